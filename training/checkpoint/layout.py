@@ -158,6 +158,9 @@ def parse_header(text: bytes) -> dict[str, Entry]:
     # Sorted by place: the order of a JSON mapping says nothing of where tensors lie.
     for name, field in sorted(fields.items(), key=lambda item: list(item[1]["data_offsets"])):
         dtype, shape, (start, stop) = names[field["dtype"]], tuple(field["shape"]), field["data_offsets"]
+        # A text as a length would be repeated as often as the next one says; a negative one fits no memory.
+        if not all(type(number) is int and number >= 0 for number in (*shape, start, stop)):
+            raise ValueError(f"{name} has no shape, or no place")
         # No gap and no overlap: a byte that belongs to no tensor could carry anything.
         if begin + start != reached or stop - start != DTYPES[dtype][1] * math.prod(shape):
             raise ValueError(f"{name} does not lie where it should")

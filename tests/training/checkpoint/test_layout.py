@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from headway.data_contracts.store.documents import TensorSlice
 from headway.data_contracts.store.errors import IntegrityError
-from headway.training.checkpoint.layout import check_layout, checkpoint_path, directory_name, step_of
+from headway.training.checkpoint.layout import (
+    check_layout,
+    checkpoint_path,
+    directory_name,
+    parse_header,
+    step_of,
+)
 
 
 def piece(offsets, shape, *, tensor="w", file="a", dtype="float32", global_shape=(4, 6)) -> TensorSlice:
@@ -49,3 +57,19 @@ def test_slices_that_tile_a_tensor_are_a_layout():
 def test_anything_else_is_refused_with_the_tensors_name(pieces, problem):
     with pytest.raises(IntegrityError, match=f"tensor w: .*{problem}"):
         check_layout(pieces, {"a", "b"})
+
+
+@pytest.mark.parametrize(
+    "shape", [["a", 10**12], ["a" * 50, 10**9], [-1, -4], [True, 4], [4.0], "1111", {"4": 1}, [[4]], [None], 4]
+)
+def test_a_header_whose_shape_is_none_is_refused_at_once(shape):
+    """A text times a length fills the memory, and so many dimensions of -1 make a number as large as any."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": shape, "data_offsets": [0, 16]}}).encode()
+    with pytest.raises((ValueError, TypeError)):
+        parse_header(header)
+
+
+def test_a_header_whose_offsets_are_none_is_refused():
+    for offsets in ([0, 16.0], [False, 16], ["0", "16"], [0], [0, 16, 32], None):
+        with pytest.raises((ValueError, TypeError)):
+            parse_header(json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": offsets}}).encode())
