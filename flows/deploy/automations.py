@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headway.data_contracts.store.documents import Json
 from headway.flows import watch
 from headway.flows.config.profiles import HEARTBEATS_MISSED
@@ -15,6 +17,8 @@ ENDED = ("Completed", "Failed", "Cancelled", "Crashed", AWAITING_APPROVAL, *ENDE
 """Prefect's events are named after a state's name, not its type."""
 FAILED = ("Failed", "Crashed", "TimedOut", INFRASTRUCTURE)
 PAUSED = ("Suspended", "Paused")
+DO_NOTHING: Json = {"type": "do-nothing"}
+"""That it was triggered is an event already."""
 LATE_S = 900
 """How long a run waits before somebody hears of it: a worker that is started again is there within minutes."""
 LIMIT_REACHED = f"{BY_LIMIT}*"
@@ -45,14 +49,12 @@ def zombies(wanted: DesiredState) -> Resource:
         wanted,
         "zombie runs",
         f"Marks runs as Crashed that gave no sign of life for {silent_s} s, so that the next one may start.",
-        {
-            "posture": "Proactive",
-            "after": [heartbeat],
-            "expect": sorted([heartbeat, *(f"prefect.flow-run.{state}" for state in (*ENDED, *PAUSED))]),
-            "match": {"prefect.resource.id": "prefect.flow-run.*"},
-            "within": silent_s,
-        },
-        [{"type": "change-flow-run-state", "state": "CRASHED", "message": why}],
+        _trigger(
+            sorted([heartbeat, *(f"prefect.flow-run.{state}" for state in (*ENDED, *PAUSED))]),
+            after=[heartbeat],
+            within_s=silent_s,
+        ),
+        actions=[{"type": "change-flow-run-state", "state": "CRASHED", "message": why}],
         is_notified=False,
     )
 
@@ -68,14 +70,9 @@ def waiting_runs(wanted: DesiredState) -> Resource:
         f"Fires where a run was due, and within {within_s} s no worker of the pool {pool} took one or reported one "
         f"as running. `prefect worker start --pool {pool}` starts a worker; what was due starts then if its window is "
         "still open.",
-        {
-            "posture": "Proactive",
-            "after": ["prefect.flow-run.Late"],
-            "expect": [f"prefect.flow-run.{state}" for state in at_work],
-            "match": {"prefect.resource.id": "prefect.flow-run.*"},
-            "within": within_s,
-        },
-        [{"type": "do-nothing"}],
+        _trigger(
+            [f"prefect.flow-run.{state}" for state in at_work], after=["prefect.flow-run.Late"], within_s=within_s
+        ),
         for_each=(),  # one alarm for all that wait
         recipient="{{ flow.name }}/{{ deployment.name }}",
         message="{{ flow.name }}/{{ deployment.name }} is due, and no worker takes it.",
@@ -90,14 +87,10 @@ def lost_starts(wanted: DesiredState) -> Resource:
         "Fires where a run was cancelled because another of its deployment was running: its start is lost. After an "
         "outage nothing is: the first of the starts that were missed runs for all of them. Where triggers are looked "
         "at, the next look asks again for what the other run did not take.",
-        {
-            "posture": "Reactive",
-            "after": [],
-            "expect": ["prefect.flow-run.Cancelled"],
-            "match": {"prefect.resource.id": "prefect.flow-run.*", "prefect.state-message": LIMIT_REACHED},
-            "within": 0,
-        },
-        [{"type": "do-nothing"}],  # that it was triggered is an event already
+        _trigger(
+            ["prefect.flow-run.Cancelled"],
+            match={"prefect.resource.id": "prefect.flow-run.*", "prefect.state-message": LIMIT_REACHED},
+        ),
         tag=wanted.unwatched,
     )
 
@@ -108,14 +101,7 @@ def starving(wanted: DesiredState) -> Resource:
         wanted,
         "starving pipelines",
         f"Fires where window after window closes before a run is finished, so that newer data wait. {MISSED_TOO_MANY}",
-        {
-            "posture": "Reactive",
-            "after": [],
-            "expect": [f"prefect.flow-run.{STARVING}"],
-            "match": {"prefect.resource.id": "prefect.flow-run.*"},
-            "within": 0,
-        },
-        [{"type": "do-nothing"}],
+        _trigger([f"prefect.flow-run.{STARVING}"]),
     )
 
 
@@ -126,14 +112,7 @@ def failed_runs(wanted: DesiredState) -> Resource:
         "failed runs",
         "Fires where a flow run failed, by the data's or the code's fault or for want of machines. The artifact "
         "PIPELINE-failure on its page says why, what was tried and what to do; so does `headway status`.",
-        {
-            "posture": "Reactive",
-            "after": [],
-            "expect": sorted(f"prefect.flow-run.{state}" for state in FAILED),
-            "match": {"prefect.resource.id": "prefect.flow-run.*"},
-            "within": 0,
-        },
-        [{"type": "do-nothing"}],
+        _trigger(sorted(f"prefect.flow-run.{state}" for state in FAILED)),
     )
 
 
@@ -143,14 +122,7 @@ def missed_windows(wanted: DesiredState) -> Resource:
         wanted,
         "missed windows",
         "Fires where a retrain came when its window was over, or nearly. The next window takes it.",
-        {
-            "posture": "Reactive",
-            "after": [],
-            "expect": sorted(f"prefect.flow-run.{state}" for state in LOST),
-            "match": {"prefect.resource.id": "prefect.flow-run.*"},
-            "within": 0,
-        },
-        [{"type": "do-nothing"}],
+        _trigger(sorted(f"prefect.flow-run.{state}" for state in LOST)),
     )
 
 
@@ -160,14 +132,7 @@ def champions(wanted: DesiredState) -> Resource:
         wanted,
         "new champions",
         "Fires where a retrain or a person made a version champion by a deployment.",
-        {
-            "posture": "Reactive",
-            "after": [],
-            "expect": [CHAMPION_MOVED],
-            "match": {"prefect.resource.id": f"{MODEL}.*"},
-            "within": 0,
-        },
-        [{"type": "do-nothing"}],
+        _trigger([CHAMPION_MOVED], match={"prefect.resource.id": f"{MODEL}.*"}),
         recipient="{{ event.payload.model }}",
         message=OF_THE_CHAMPION,
     )
@@ -189,26 +154,23 @@ def on_event(wanted: DesiredState, name: str, event: str) -> Resource:
             "description": f"Looks at the triggers of {name} as soon as the event {event} comes.",
             "enabled": wanted.profile.schedules_active,
             "tags": [wanted.mark],
-            "trigger": {
-                "type": "event",
-                "posture": "Reactive",
-                "after": [],
-                "expect": [event],
-                "match": {},
-                "match_related": {},
-                "for_each": [],
-                "threshold": 1,
-                "within": 0,
-            },
+            "trigger": {**_trigger([event], match={}), "match_related": {}, "for_each": []},
             "actions": [
-                {
-                    "type": "run-deployment",
-                    "source": "selected",
-                    "deployment": f"{WATCH}/{name}{wanted.profile.suffix}",
-                }
+                {"type": "run-deployment", "source": "selected", "deployment": f"{WATCH}/{name}{wanted.profile.suffix}"}
             ],
         },
     )
+
+
+def _trigger(
+    expect: Sequence[Json], *, after: Sequence[Json] = (), match: dict[str, Json] | None = None, within_s: int = 0
+) -> dict[str, Json]:
+    """One of these events; or that none of them follows on one of `after` in time. By default of flow runs."""
+    return {
+        **{"type": "event", "posture": "Proactive" if after else "Reactive", "threshold": 1, "within": within_s},
+        **{"after": list(after), "expect": list(expect)},
+        "match": {"prefect.resource.id": "prefect.flow-run.*"} if match is None else match,
+    }
 
 
 def _automation(
@@ -216,8 +178,8 @@ def _automation(
     name: str,
     description: str,
     trigger: dict[str, Json],
-    actions: list[Json],
     *,
+    actions: Sequence[Json] = (DO_NOTHING,),
     is_notified: bool = True,
     tag: str = "",
     for_each: tuple[str, ...] = ("prefect.resource.id",),
@@ -233,14 +195,8 @@ def _automation(
         # What happened comes first: a pager shows the beginning.
         body = f"{message}\n{{{{ flow_run|ui_url }}}}\n\n{description}"
         subject = f"Headway {wanted.project} {wanted.profile_name}: {name}: {recipient}"
-        notifications = [
-            {
-                "type": "send-notification",
-                "block_document_id": wanted.notify_block_id,
-                "subject": subject,
-                "body": body,
-            }
-        ]
+        block = wanted.notify_block_id
+        notifications = [{"type": "send-notification", "block_document_id": block, "subject": subject, "body": body}]
     # Runs carry their deployment's tags, and events those of their run: nobody else's are touched.
     ours = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag or wanted.mark}"}
     return Resource(
@@ -250,13 +206,7 @@ def _automation(
             "description": description,
             "enabled": True,
             "tags": [wanted.mark],
-            "trigger": {
-                "type": "event",
-                **trigger,
-                "match_related": ours,
-                "for_each": list(for_each),
-                "threshold": 1,
-            },
+            "trigger": {**trigger, "match_related": ours, "for_each": list(for_each)},
             "actions": [*actions, *notifications],
         },
     )
