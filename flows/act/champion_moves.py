@@ -13,9 +13,8 @@ from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.errors import ConfigError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.pipeline_spec import find_pipeline_file, load_pipeline
-from headway.flows.console.console import headed, plain_console
+from headway.flows.console.console import headed, plain_console, print_table
 from headway.flows.console.environment import project_folder
-from headway.flows.console.tables import print_table
 from headway.flows.show.verify import proofs
 from headway.tasks.core import identity
 from headway.tasks.core.brief_context import brief_context

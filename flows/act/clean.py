@@ -15,9 +15,8 @@ from headway.data_contracts.store.folder_store import FileEntry
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.references import chain
 from headway.data_contracts.types.report_text import count
-from headway.flows.console.console import plain_console
+from headway.flows.console.console import plain_console, print_table
 from headway.flows.console.stop_options import duration
-from headway.flows.console.tables import print_table
 from headway.tasks.registry import mlflow_store, tracked_runs
 from headway.tasks.retention import clean as cleaning
 from headway.tasks.retention.clean import CleanPlan

@@ -25,11 +25,11 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.suites.parsing import read_suite
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.data_contracts.tables.source_spec import SourceSpec
+from headway.data_contracts.types.report_text import count
 from headway.flows.config.named_columns import require_named_columns
 from headway.flows.config.pipeline_spec import find_pipeline_file, load_pipeline
-from headway.flows.console.console import plain_console
+from headway.flows.console.console import plain_console, print_table
 from headway.flows.console.environment import default_workspace, project_folder
-from headway.flows.console.tables import print_table
 from headway.tasks.rows.acceptance import baseline_of, refuse_breaking_change
 from headway.tasks.rows.first_rows import require_classes, require_enough_rows
 from headway.tasks.rows.pipeline_split import pipeline_label, pipeline_split
@@ -215,9 +215,9 @@ def print_checked(checked: CheckResult, console: Console | None = None, *, repor
     console = console or plain_console()
     receipt = checked.receipt
     num_warnings = sum(not verdict.passed and verdict.severity != "critical" for verdict in checked.verdicts)
-    warned = f", {_count(num_warnings, 'warning')}" if num_warnings else ""
+    warned = f", {count(num_warnings, 'warning')}" if num_warnings else ""
     word = Text(f"✔ passed{warned}", style="bold green") if checked.passed else Text("✖ REFUSED", style="bold red")
-    rows, files = _count(receipt.num_rows, "row"), _count(len(checked.snapshot.files), "file")
+    rows, files = count(receipt.num_rows, "row"), count(len(checked.snapshot.files), "file")
     suffix = f", {receipt.num_quarantined:,} quarantined" if receipt.num_quarantined else ""
     console.print(word, f" {receipt.contract_name} {receipt.contract_version}   {rows} in {files}{suffix}\n", sep="")
     table = Table("verdict", "rule", "expectation", "observed", box=None, padding=(0, 2, 0, 0))
@@ -248,7 +248,3 @@ def _mark(verdict: ExpectationVerdict) -> Text:
         if verdict.severity == "critical"
         else Text(f"! {verdict.severity}", style="yellow")
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -16,8 +16,7 @@ from headway.data_contracts.rules.contract import Contract, load_contract
 from headway.data_contracts.store.errors import ContractViolation
 from headway.data_contracts.store.plain_text import one_line
 from headway.data_contracts.suites.parsing import read_suite
-from headway.flows.console.console import headed, plain_console
-from headway.flows.console.tables import print_table
+from headway.flows.console.console import headed, plain_console, print_table
 
 ORDER = ("breaking", "widening", "neutral")
 MARKS = {

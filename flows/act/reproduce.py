@@ -15,8 +15,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.data_contracts.types.report_text import count
 from headway.flows.console.commands import command_name, workspace_option
-from headway.flows.console.console import headed, plain_console
-from headway.flows.console.tables import print_table
+from headway.flows.console.console import headed, plain_console, print_table
 from headway.flows.report.terminal import JsonLines, Terminal
 from headway.tasks.core.context import RunContext
 from headway.tasks.prove.reproduce import EnvironmentChange, Reproduction, prepare, reproduce

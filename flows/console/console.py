@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.text import Text
 
@@ -46,3 +47,21 @@ def plain_console(stream: TextIO | None = None, *, stderr: bool = False, width: 
 def headed(title: str, rest: str = "") -> Text:
     """A line that begins in bold."""
     return Text.assemble((plain_text.one_line(title), "bold"), plain_text.one_line(rest))
+
+
+ANY_WIDTH = 100_000
+
+
+def print_table(console: Console, table: RenderableType, *, wrapped: bool | None = None) -> None:
+    """Lines end where their text ends.
+
+    Args:
+        wrapped: to the console's width; where it is a terminal, by default.
+    """
+    options = console.options
+    if not (console.is_terminal if wrapped is None else wrapped):
+        options = options.update(width=Measurement.get(console, options.update(max_width=ANY_WIDTH), table).maximum)
+    for segments in console.render_lines(table, options, pad=False):
+        line = Text.assemble(*((segment.text, segment.style or "") for segment in segments))
+        line.rstrip()
+        console.print(line, soft_wrap=True)

@@ -22,8 +22,7 @@ from headway.flows.champion_flow import move_champion
 from headway.flows.config.pipeline_spec import PipelineSpec, load_pipeline, pipeline_files, pipeline_name
 from headway.flows.config.preflight import check_contract
 from headway.flows.config.profiles import PLAIN, load_profile
-from headway.flows.console.console import headed
-from headway.flows.console.tables import print_table
+from headway.flows.console.console import headed, print_table
 from headway.flows.deploy.actual import actual
 from headway.flows.deploy.apply import NOTHING, apply, require_ours
 from headway.flows.deploy.automations import notifies_nobody

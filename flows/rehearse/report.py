@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headway.data_contracts.types.report_text import count
-from headway.flows.console.console import headed, plain_console
-from headway.flows.console.tables import print_table
+from headway.flows.console.console import headed, plain_console, print_table
 from headway.flows.show.calendar import span
 from headway.tasks.core.stage_records import STAGES
 from headway.training.config.checkpoints import CheckpointSpec

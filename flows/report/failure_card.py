@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.data_contracts.store import plain_text
-from headway.flows.console.tables import print_table
+from headway.flows.console.console import print_table
 from headway.training.launch.base.failure import Failure
 from headway.training.launch.base.retry_budget import AttemptRecord
 

@@ -15,9 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.data_contracts.store import plain_text
-from headway.flows.console.console import headed, plain_console
+from headway.flows.console.console import headed, plain_console, print_table
 from headway.flows.console.output import print_json
-from headway.flows.console.tables import print_table
 from headway.training.observe.ledger import Event
 
 if TYPE_CHECKING:

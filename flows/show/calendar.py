@@ -13,8 +13,7 @@ from rich.table import Table
 from headway.data_contracts.store.errors import HeadwayError
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.windows import WindowsSpec
-from headway.flows.console.console import headed, plain_console
-from headway.flows.console.tables import print_table
+from headway.flows.console.console import headed, plain_console, print_table
 from headway.flows.show.estimate import Estimate, estimate
 from headway.flows.windows.admission import Pipeline
 from headway.flows.windows.forecast import foresee

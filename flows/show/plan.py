@@ -15,8 +15,7 @@ from headway.flows.config.first_step import synthetic_shape
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.preflight import check_request
 from headway.flows.config.request import TrainingRequest
-from headway.flows.console.console import headed, plain_console
-from headway.flows.console.tables import print_table
+from headway.flows.console.console import headed, plain_console, print_table
 from headway.flows.windows.holds import shown_hold
 from headway.tasks.core.brief_context import brief_context
 from headway.tasks.core.context import RunContext

@@ -12,9 +12,8 @@ from headway.data_contracts.store.documents import FittedState, Json, ShardGroup
 from headway.data_contracts.store.errors import ConfigError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.pipeline_spec import find_pipeline_file, load_pipeline
-from headway.flows.console.console import headed, plain_console
+from headway.flows.console.console import headed, plain_console, print_table
 from headway.flows.console.environment import project_folder
-from headway.flows.console.tables import print_table
 from headway.tasks.core.stage_records import newest_record
 from headway.tasks.rows.fitted_refs import state_in_use
 from headway.training.data.encode.fit_sample import sample_line

@@ -13,8 +13,7 @@ from rich.table import Table
 
 from headway.data_contracts.store.errors import Cause
 from headway.data_contracts.types.report_text import count
-from headway.flows.console.console import headed
-from headway.flows.console.tables import print_table
+from headway.flows.console.console import headed, print_table
 from headway.flows.report.summary import RetrainSummary
 from headway.flows.report.summary import as_state as state_of
 from headway.tasks.core.artifacts import artifact_key, show_table

@@ -8,8 +8,7 @@ from prefect.settings import PREFECT_API_URL
 from pydantic import BaseModel
 from rich.table import Table
 
-from headway.flows.console.console import headed, plain_console
-from headway.flows.console.tables import print_table
+from headway.flows.console.console import headed, plain_console, print_table
 from headway.flows.triggers.evaluation import Due, TriggerEvaluation, WatchedPipeline, evaluate_triggers, open_watched
 from headway.flows.triggers.metrics import TriggerMetric
 from headway.flows.windows.holds import shown_hold

@@ -10,9 +10,8 @@ import duckdb
 import pyarrow as pa
 import yaml
 
-from headway.data_contracts.drafting.contract_draft import formatted
+from headway.data_contracts.drafting.contract_draft import MAX_DRIFT_COLUMNS, formatted, set_rule_lines
 from headway.data_contracts.drafting.profile import profile_rows
-from headway.data_contracts.drafting.set_rules import MAX_DRIFT_COLUMNS, set_rule_lines
 from headway.data_contracts.types.column_types import type_name
 
 NOON = datetime.datetime(2026, 7, 1, 12, tzinfo=datetime.UTC)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headway.flows.console.tables import print_table
+from headway.flows.console.console import print_table
 
 LONG = "of the rows that remain " * 10
 
