@@ -12,9 +12,9 @@ from headway.data_contracts.rules.contract import parse_contract
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.ci.checks import Checks, CiRequest
 from headway.flows.ci.results import Checklist
+from headway.flows.config.first_step import num_label_values, synthetic_rows
 from headway.flows.config.preflight import check_request
 from headway.flows.config.request import RetrainRequest
-from headway.flows.config.synthetic_source import num_label_values, synthetic_rows
 from headway.flows.show.plan import make_plan
 
 pytestmark = pytest.mark.process

@@ -12,8 +12,8 @@ from headway.data_contracts.sources.reading import take_snapshot
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.data_contracts.tables.source_spec import SourceSpec
-from headway.flows.rehearse import project, subset
-from headway.flows.rehearse.subset import Subset, draw_subset
+from headway.flows.rehearse import project
+from headway.flows.rehearse.project import Subset, draw_subset
 from headway.training.config.shards import ShardSpec
 
 
@@ -28,7 +28,7 @@ def paths(tmp_path: Path, spec: SourceSpec) -> list[str]:
 
 
 def test_of_many_files_the_same_few_are_taken_whatever_their_names_hold(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(subset, "MAX_FILES", 5)
+    monkeypatch.setattr(project, "MAX_FILES", 5)
     for number in range(40):
         (tmp_path / "texts" / f"part[{number % 3}]").mkdir(parents=True, exist_ok=True)
         (tmp_path / "texts" / f"part[{number % 3}]" / f"a*{number}?.txt").write_text(str(number))
@@ -47,12 +47,12 @@ def test_few_files_are_taken_whole_and_a_large_one_alone(tmp_path, monkeypatch) 
     (tmp_path / "b.txt").write_text("b" * 20)
     spec = SourceSpec(uri=".", include=("*.txt",))
     assert draw_subset(spec, tmp_path, scratch(tmp_path, "one")).is_all
-    monkeypatch.setattr(subset, "MAX_BYTES", 5)
+    monkeypatch.setattr(project, "MAX_BYTES", 5)
     assert paths(tmp_path, draw_subset(spec, tmp_path, scratch(tmp_path, "two")).source) == ["a.txt"]
 
 
 def test_a_long_table_is_thinned_out_evenly_over_its_files(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(subset, "MAX_ROWS", 100)
+    monkeypatch.setattr(project, "MAX_ROWS", 100)
     folder = scratch(tmp_path, "data")
     for number in range(3):
         ids = pa.array(range(350 * number, 350 * (number + 1)))
