@@ -114,6 +114,7 @@ VALUES = {
 }
 
 
+@pytest.mark.process  # for what it takes of the processor
 @given(
     table=st.lists(
         st.fixed_dictionaries({}, optional={kind: st.none() | each for kind, each in VALUES.items()}), max_size=12

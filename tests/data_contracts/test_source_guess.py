@@ -108,6 +108,7 @@ def test_an_unknown_protocol_is_refused(tmp_path: Path) -> None:
         guess_source("nosuch://bucket/data", base=tmp_path)
 
 
+@pytest.mark.process  # for what it takes of the processor
 def test_files_of_an_installed_package_are_recognised(tmp_path: Path) -> None:
     found = guess_source("python:stdlib", base=tmp_path)
     assert (found.spec.format, found.spec.include) == ("text-files", ("**/*.py",))

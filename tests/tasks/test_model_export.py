@@ -122,6 +122,7 @@ def test_the_scan_sees_a_pickle_wherever_it_lies(tmp_path: Path) -> None:
     assert all(is_pickle(pickle.dumps({"a": 1}, protocol)) for protocol in range(2, 6))
 
 
+@pytest.mark.process  # for what it takes of the processor
 def test_no_file_and_no_member_of_an_archive_is_a_pickle(saved: Path) -> None:
     assert (saved / "artifacts" / "model.pt2").is_file()
     assert pickles_in(saved) == []

@@ -88,6 +88,7 @@ def test_hidden_matrices_are_those_of_the_blocks_alone(recipe):
     assert all(name.startswith("blocks.") and name.endswith("weight") for name in names)
 
 
+@pytest.mark.process  # for what it takes of the processor
 def test_it_exports_with_batch_and_sequence_left_free(recipe, model):
     example = recipe.example_input()
     free = dict.fromkeys(range(2), torch.export.Dim.AUTO)
