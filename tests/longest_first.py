@@ -32,6 +32,7 @@ LONGEST_FIRST: tuple[tuple[str, ...], ...] = (
         "tests/prefect/test_shard_tasks.py",
     ),
     ("tests/prefect/",),  # a Prefect server with a worker
+    ("tests/e2e/test_pipes.py",),  # as many looks as all other tests of that project together
     ("tests/e2e/test_object_store.py",),
     ("tests/training/parallel/",),  # a process that has imported torch
     ("tests/training/launch/test_supervisor.py",),
