@@ -81,6 +81,13 @@ def run_request(request: RetrainRequest, started_unix_s: float, *, as_json: bool
     Raises:
         HeadwayError: it cannot be, or it failed.
     """
+    from headway.flows.config.pipeline_file import using_pipeline_file
+
+    with using_pipeline_file(request.pipeline):
+        return _run(request, started_unix_s, as_json=as_json)
+
+
+def _run(request: RetrainRequest, started_unix_s: float, *, as_json: bool) -> RetrainSummary:
     from headway.flows.config.preflight import check_request
 
     # A user's mistake should cost a moment, not the start of a server.

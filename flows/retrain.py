@@ -9,10 +9,10 @@ from prefect import State, flow
 
 from headway.data_contracts.store.documents import Link
 from headway.flows.config.first_step import check_first_step
-from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file
+from headway.flows.config.pipeline_file import pipeline_file
+from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.preflight import check_contract
 from headway.flows.config.request import RetrainRequest
-from headway.flows.console.environment import project_folder
 from headway.flows.prefect_api.champion_event import emit_champion_event
 from headway.flows.report.summary import RetrainSummary, as_state, summarise
 from headway.flows.run.session import session
@@ -50,7 +50,7 @@ def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
             finish(run, started_unix_s)
             run.devices.release()  # sharding needs none
         with run.ledger.span("check"):
-            path = find_pipeline_file(request.pipeline, project_folder())
+            path = pipeline_file(request.pipeline).path
             contract = check_contract(pipeline, path)
             if untried := check_first_step(pipeline, path, contract, run.workspace):
                 run.ledger.event("recipe.untried", message=f"not tried on made-up rows: {untried}.")

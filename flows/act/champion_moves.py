@@ -12,9 +12,8 @@ from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.errors import ConfigError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
-from headway.flows.config.pipeline_spec import find_pipeline_file, load_pipeline
+from headway.flows.config.pipeline_file import pipeline_file
 from headway.flows.console.console import headed, plain_console, print_table
-from headway.flows.console.environment import project_folder
 from headway.flows.show.verify import proofs
 from headway.tasks.core import identity
 from headway.tasks.core.brief_context import brief_context
@@ -165,7 +164,7 @@ def _require_reason(why: str) -> None:
 def _policy(workspace: Workspace, model: str, pipeline: str) -> PromotionSpec:
     if not pipeline:
         return decisions.last_policy(workspace, model)
-    spec = load_pipeline(find_pipeline_file(pipeline, project_folder()))
+    spec = pipeline_file(pipeline).spec
     if spec.registry.model != model:
         raise ConfigError(f"this pipeline makes {spec.registry.model!r}, not {model!r}.", where="--pipeline")
     return spec.promotion

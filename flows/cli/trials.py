@@ -37,6 +37,13 @@ def trials(
         in_window=in_window,
         **stop_fields(stop_at, stop_after, started_unix_s),
     )
+    from headway.flows.config.pipeline_file import using_pipeline_file
+
+    with using_pipeline_file(request.pipeline):
+        _check_and_run(request, started_unix_s, dry_run=dry_run, as_json=as_json)
+
+
+def _check_and_run(request: TrialsRequest, started_unix_s: float, *, dry_run: bool, as_json: bool) -> None:
     from headway.flows.config.preflight import check_request
     from headway.flows.trials.wanted import wanted_trials
 

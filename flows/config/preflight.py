@@ -12,9 +12,9 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.suites.parsing import read_suite
 from headway.flows.config.first_step import check_first_step
 from headway.flows.config.named_columns import require_named_columns
-from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file, in_file, load_pipeline
+from headway.flows.config.pipeline_file import pipeline_file
+from headway.flows.config.pipeline_spec import PipelineSpec, in_file
 from headway.flows.config.request import RetrainRequest, TrainingRequest
-from headway.flows.console.environment import project_folder
 from headway.tasks.registry import model_refs
 from headway.tasks.stages.validate import read_contract
 from headway.training.config.encoder_specs import CustomEncoderSpec
@@ -40,8 +40,7 @@ def check_request(request: TrainingRequest, *, only_looks: bool = False) -> tupl
         RunStopped: the time to stop is over already.
     """
     _ = request.stop
-    path = find_pipeline_file(request.pipeline, project_folder())
-    pipeline = load_pipeline(path)
+    _, path, pipeline = pipeline_file(request.pipeline)
     # A run that goes on keeps its own data and code, whatever the contract lists by now.
     is_resume = isinstance(request, RetrainRequest) and bool(request.run)
     contract = check_contract(pipeline, path, is_resume=is_resume)

@@ -19,9 +19,9 @@ from headway.data_contracts.store.leftovers import at_work_in, scratch_folder
 from headway.data_contracts.store.places import as_unusable
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.tables.digest_cache import DigestCache
-from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
+from headway.flows.config.pipeline_file import pipeline_file
+from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.request import RetrainRequest, TrainingRequest
-from headway.flows.console.environment import project_folder
 from headway.flows.prefect_api.concurrency_lease import keep_running
 from headway.flows.prefect_api.devices import devices_of
 from headway.flows.prefect_api.worker_watchdog import ended_with_worker
@@ -51,8 +51,7 @@ def session(request: TrainingRequest) -> Iterator[tuple[RunContext, PipelineSpec
         RunStopped: the time to stop is over already.
     """
     stop = request.stop
-    path = find_pipeline_file(request.pipeline, project_folder())
-    pipeline = load_pipeline(path)
+    _, path, pipeline = pipeline_file(request.pipeline)
     workspace = Workspace.create(request.workspace)
     started_unix_s = command_started_unix_s.get() or time.time()
     with (

@@ -11,9 +11,8 @@ from rich.table import Table
 from headway.data_contracts.store.documents import FittedState, Json, ShardGroup, ShardManifest
 from headway.data_contracts.store.errors import ConfigError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
-from headway.flows.config.pipeline_spec import find_pipeline_file, load_pipeline
+from headway.flows.config.pipeline_file import pipeline_file
 from headway.flows.console.console import headed, plain_console, print_table
-from headway.flows.console.environment import project_folder
 from headway.tasks.core.stage_records import newest_record
 from headway.tasks.rows.fitted_refs import state_in_use
 from headway.training.data.encode.fit_sample import sample_line
@@ -57,7 +56,7 @@ def read_shards(pipeline: str, workspace_uri: str) -> ShardTable:
         ConfigError: no such pipeline, or it has no shards here yet.
         IntegrityError: the manifest is damaged.
     """
-    name = load_pipeline(find_pipeline_file(pipeline, project_folder())).pipeline
+    name = pipeline_file(pipeline).spec.pipeline
     workspace = Workspace.existing(workspace_uri)
     manifest = _newest_manifest(workspace, name)
     if manifest is None:

@@ -15,9 +15,9 @@ from headway.data_contracts.store.documents import ContractReceipt, Link, Snapsh
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.leftovers import at_work_in
 from headway.data_contracts.store.publication import Workspace
-from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
+from headway.flows.config.pipeline_file import pipeline_file
+from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.triggers import DriftLimit, TriggersSpec
-from headway.flows.console.environment import project_folder
 from headway.flows.triggers.metrics import TriggerMetric, because, drift, new_data
 from headway.tasks.core.brief_context import brief_context
 from headway.tasks.core.context import RunContext
@@ -80,8 +80,7 @@ class WatchedPipeline:
 
 def open_watched(pipeline: str, workspace: str) -> WatchedPipeline:
     """Raises `ConfigError`: the file, it has no triggers, or its contract has no rule that its drift trigger needs."""
-    path = find_pipeline_file(pipeline, project_folder())
-    spec = load_pipeline(path)
+    _, path, spec = pipeline_file(pipeline)
     if spec.triggers is None:
         raise ConfigError(
             "the pipeline has no triggers.",

@@ -17,11 +17,11 @@ from prefect.states import Completed, Failed
 
 from headway.data_contracts.store.errors import ConfigError, HeadwayError, OutsideWindow, PipelineHeld, RunStopped
 from headway.data_contracts.store.publication import Workspace
-from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
+from headway.flows.config.pipeline_file import pipeline_file, using_pipeline_file
+from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.request import TrainingRequest
 from headway.flows.config.windows import WindowsSpec
 from headway.flows.console.commands import release_command
-from headway.flows.console.environment import project_folder
 from headway.flows.console.output import print_line
 from headway.flows.prefect_api.flow_run_claims import claim_flow_run
 from headway.flows.windows.gate import Admit, Skip, SkipState, decide, opens_next
@@ -66,8 +66,7 @@ def open_pipeline(request: TrainingRequest) -> Pipeline:
         ConfigError: the file, or it has no windows.
         IntegrityError: a recorded decision is damaged.
     """
-    path = find_pipeline_file(request.pipeline, project_folder())
-    spec = load_pipeline(path)
+    _, path, spec = pipeline_file(request.pipeline)
     if spec.windows is None:
         raise ConfigError(
             "the pipeline has no windows.",
@@ -116,20 +115,21 @@ def keeping_to_windows(retrain: Callable[[Q], R]) -> Callable[[Q], R | State[Non
     def kept(request: Q) -> R | State[None] | State[RunStopped]:
         claim_flow_run(flow_run.id)
         if request == entered.get():
-            return _for_command(retrain, request)
-        if (hold := held(request)) is not None:
-            return Completed(name=HELD, message=str(hold))
-        admitted = admit(request)
-        if isinstance(admitted, Skip):
-            return _ended(admitted.state, admitted.reason, request, is_lost=admitted.state in LOST)
-        try:
-            return retrain(admitted)
-        except RunStopped as stopped:
-            return _ended(_name_of(stopped, request), str(stopped), request)
-        except HeadwayError as error:
-            if error.cause not in PASSING:
-                raise
-            return Failed(name=INFRASTRUCTURE, message=str(error), data=error)
+            return _for_command(retrain, request)  # which uses the file already
+        with using_pipeline_file(request.pipeline):
+            if (hold := held(request)) is not None:
+                return Completed(name=HELD, message=str(hold))
+            admitted = admit(request)
+            if isinstance(admitted, Skip):
+                return _ended(admitted.state, admitted.reason, request, is_lost=admitted.state in LOST)
+            try:
+                return retrain(admitted)
+            except RunStopped as stopped:
+                return _ended(_name_of(stopped, request), str(stopped), request)
+            except HeadwayError as error:
+                if error.cause not in PASSING:
+                    raise
+                return Failed(name=INFRASTRUCTURE, message=str(error), data=error)
 
     # Prefect makes the form of it, and would look for the names of types here, not where the flow is.
     kept.__signature__ = inspect.signature(retrain, eval_str=True)  # type: ignore[attr-defined]
@@ -169,8 +169,7 @@ def _ended(name: str, message: str, request: TrainingRequest, *, is_lost: bool =
 
 def held(request: TrainingRequest) -> pipeline_history.Hold | None:
     """Who holds the pipeline, where somebody does."""
-    pipeline = load_pipeline(find_pipeline_file(request.pipeline, project_folder())).pipeline
-    return current_hold(Workspace(request.workspace), pipeline)
+    return current_hold(Workspace(request.workspace), pipeline_file(request.pipeline).spec.pipeline)
 
 
 def enter(request: Q) -> Q:
@@ -194,8 +193,7 @@ def enter(request: Q) -> Q:
 
 def remark(request: TrainingRequest) -> str:
     """What a person who retrains by hand is told where a schedule would wait; empty otherwise."""
-    path = find_pipeline_file(request.pipeline, project_folder())
-    if request.in_window or load_pipeline(path).windows is None:
+    if request.in_window or pipeline_file(request.pipeline).spec.windows is None:
         return ""
     pipeline = open_pipeline(request)
     decision = decide(pipeline.timetable, datetime.datetime.now(UTC))

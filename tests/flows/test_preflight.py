@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.act.contract_check import resolve_request
 from headway.flows.ci.checks import Checks, CiRequest
 from headway.flows.ci.results import Checklist
-from headway.flows.config.pipeline_spec import load_pipeline
+from headway.flows.config.pipeline_spec import PipelineSpec, load_pipeline
 from headway.flows.config.preflight import check_request, check_tracking_uri
 from headway.flows.config.request import RetrainRequest
 
@@ -250,3 +252,27 @@ def test_a_column_that_nobody_wrote_is_missed_by_what_trains_and_not_by_what_jud
     assert resolve_request("churn.yaml", "").pipeline == "churn"
     with pytest.raises(ConfigError, match="no column `text`, which the encoder byte-pair reads by default"):
         check_request(request)
+
+
+def test_a_flow_run_reads_its_pipeline_file_once_and_keeps_to_what_it_read(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headway.flows.config import pipeline_file
+    from headway.flows.windows.admission import keeping_to_windows
+
+    paths: list[Path] = []
+
+    def load(path: Path) -> PipelineSpec:
+        paths.append(path)
+        return load_pipeline(path)
+
+    @keeping_to_windows
+    def trains(request: RetrainRequest) -> int:
+        text = (project / "tiny.yaml").read_text()
+        (project / "tiny.yaml").write_text(text.replace("max_steps: 500", "max_steps: 7"))
+        return pipeline_file.pipeline_file(request.pipeline).spec.training.max_steps
+
+    monkeypatch.setattr(pipeline_file, "load_pipeline", load)
+    request = RetrainRequest(pipeline="tiny.yaml", workspace=str(project / "workspace"))
+    assert trains(request) == 500 and len(paths) == 1
+    assert pipeline_file.pipeline_file("tiny.yaml").spec.training.max_steps == 7, "the next run reads it again"
