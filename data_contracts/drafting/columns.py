@@ -38,7 +38,9 @@ def column_lines(column: ColumnProfile, *, is_text: bool) -> Iterator[Line]:
 
 def _constraints(column: ColumnProfile, *, is_text: bool) -> Iterator[Line]:
     if is_text and column.name == "is_utf8":
-        yield "    in: [true]", "of the rows that remain; the rule below sets the others aside"
+        yield "    in: [true]", "of the rows that remain; the rule below quarantines the others"
+    elif column.is_partition:
+        yield "    ", f"named by folders, such as {scalar(column.name)}=...; later ones may have other values"
     elif column.family == "bool":
         yield (
             "    ",

@@ -125,7 +125,7 @@ def _drift(profile: TableProfile) -> Iterator[Line]:
 
 def is_watched(column: ColumnProfile) -> bool:
     """Whether a column has a distribution worth comparing: numbers that are no key, and small sets of values."""
-    if column.is_unique or column.suspicions or column.num_distinct < 2:
+    if column.is_unique or column.is_partition or column.suspicions or column.num_distinct < 2:
         return False
     return column.family in ("integer", "float", "decimal", "bool") or bool(column.values)
 

@@ -81,6 +81,8 @@ class ColumnProfile:
     shape: Shape | None
     """What every single text looks like."""
     suspicions: tuple[Suspicion, ...]
+    is_partition: bool = False
+    """Whether folders such as `day=1` give its values: tomorrow's is another."""
 
     @property
     def family(self) -> Family:

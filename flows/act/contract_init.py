@@ -8,6 +8,7 @@ import re
 import shlex
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from headway.data_contracts.drafting.contract_draft import draft_contract
-from headway.data_contracts.drafting.profile import TableProfile, profile_rows
+from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile, profile_rows
 from headway.data_contracts.scans.rows_database import RowsDatabase, out_of_memory
 from headway.data_contracts.sources.inference import GuessedSource, guess_source
 from headway.data_contracts.sources.reading import rows_files, take_snapshot
@@ -26,7 +27,7 @@ from headway.data_contracts.store.plain_text import one_line
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.data_contracts.types.report_text import count
 from headway.flows.act.editor_schemas import schema_comment, schema_files
-from headway.flows.act.pipeline_draft import draft_pipeline, excluded_line
+from headway.flows.act.pipeline_draft import draft_pipeline, excluded_line, is_label_name
 from headway.flows.console.console import plain_console
 
 MAX_COLUMNS = 4096
@@ -97,10 +98,12 @@ def write_draft(
     snapshot, profile = _profile(found, base)
     seen = _describe_source(data, snapshot)
     is_text = not found.spec.is_table
-    is_partitioned = any("=" in folder for file in snapshot.files for folder in file.path.split("/")[:-1])
+    folders = {folder for file in snapshot.files for folder in file.path.split("/")[:-1]}
+    partitions = {folder.partition("=")[0] for folder in folders if "=" in folder}
+    profile = replace(profile, columns=tuple(_with_partition(each, partitions) for each in profile.columns))
     beside = _beside(found, base, pipeline.parent.resolve(), (project or pipeline.parent).resolve())
     pipeline_text = draft_pipeline(
-        beside, profile, name=name, seen=seen, contract=contract, is_partitioned=is_partitioned
+        beside, profile, name=name, seen=seen, contract=contract, is_partitioned=bool(partitions)
     )
     contract_text = draft_contract(profile, name=name, source=seen, is_text=is_text, now_unix_s=time.time())
     files.write(contract, schema_comment("contract") + contract_text)
@@ -109,6 +112,11 @@ def write_draft(
         if not path.exists():
             files.write(path, text)
     return ContractDraft(contract, pipeline, profile, found)
+
+
+def _with_partition(column: ColumnProfile, partitions: set[str]) -> ColumnProfile:
+    # A label's folders are its classes, and no more of them come with time.
+    return replace(column, is_partition=column.name in partitions and not is_label_name(column.name))
 
 
 def _profile(found: GuessedSource, base: Path) -> tuple[Snapshot, TableProfile]:

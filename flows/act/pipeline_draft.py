@@ -155,8 +155,12 @@ def draft_encoder(profile: TableProfile, *, is_text: bool) -> dict[str, Any]:
     return _tabular(usable) or {"kind": "tabular", "categorical": [profile.columns[0].name]}
 
 
+def is_label_name(name: str) -> bool:
+    return bool(LABEL_NAMES.fullmatch(name.lower()))
+
+
 def _is_usable(column: ColumnProfile) -> bool:
-    return bool(column.num_values) and not column.suspicions and not column.is_unique
+    return bool(column.num_values) and not column.suspicions and not column.is_unique and not column.is_partition
 
 
 def _is_tokens(column: ColumnProfile) -> bool:
@@ -164,7 +168,7 @@ def _is_tokens(column: ColumnProfile) -> bool:
 
 
 def _tabular(usable: Sequence[ColumnProfile]) -> dict[str, Any]:
-    label = next((column for column in usable if LABEL_NAMES.fullmatch(column.name.lower())), None)
+    label = next((column for column in usable if is_label_name(column.name)), None)
     features = [column for column in usable if column is not label]
     numeric = [column for column in features if column.family in ("integer", "float", "decimal") and not column.values]
     categorical = [column for column in features if column.values]

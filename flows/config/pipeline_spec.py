@@ -109,7 +109,7 @@ def find_pipeline_file(name: str, folder: Path) -> Path:
             if candidate.is_file():
                 return candidate.resolve()
         except OSError as error:  # no right to its folder, or a name that is too long
-            raise ConfigError("the pipeline file cannot be read.", where=str(candidate), advice=str(error)) from error
+            raise _unreadable(candidate, error) from error
     drafts = sorted(folder.glob(f"*{OF_A_PIPELINE}"))
     known = [pipeline_name(path) for path in (*drafts, *pipeline_files(folder))]
     shipped = [pipeline_name(path) for path in pipeline_files(SHIPPED)]
@@ -150,7 +150,7 @@ def load_pipeline(path: Path) -> PipelineSpec:
     except UnicodeDecodeError as error:
         raise ConfigError("is not a text file.", where=str(path), advice="Give a pipeline file.") from error
     except OSError as error:
-        raise ConfigError("the pipeline file cannot be read.", where=str(path), advice=str(error)) from error
+        raise _unreadable(path, error) from error
     try:
         spec = parse_yaml_model(PipelineSpec, text, where=str(path))
     except ConfigError:
@@ -188,3 +188,11 @@ def _check_trials(spec: PipelineSpec, trials: TrialsSpec, path: Path, world_size
             require_trainable(trial.training, spec.shards.encoder, world_size, methods)
     except ConfigError as error:
         raise ConfigError(error.what, where=f"{where}{error.where}", advice=error.advice) from error
+
+
+def _unreadable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"the pipeline file cannot be read ({error.strerror}).",
+        where=str(path),
+        advice="Give who runs this the right to read it and its folder.",
+    )

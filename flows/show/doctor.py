@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from headway.data_contracts.store.errors import EnvironmentProblem, HeadwayError
 from headway.data_contracts.store.publication import Workspace
-from headway.data_contracts.types.report_text import count
+from headway.data_contracts.types.report_text import count, size
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.preflight import check_request
 from headway.flows.config.request import RetrainRequest
@@ -177,7 +177,7 @@ def _workspace(uri: str) -> str:
     made = workspace.publish(f"scratch/doctor-{os.getpid()}", b"headway doctor")
     workspace.remove(made.path)
     free = shutil.disk_usage(workspace.local_root).free
-    return f"{workspace.uri}: written and read, {free / 1e9:,.1f} GB free here"
+    return f"{workspace.uri}: written and read, {size(free)} free here"
 
 
 def _prefect() -> str:

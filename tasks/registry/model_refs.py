@@ -162,7 +162,11 @@ def resolve(workspace: Workspace, model_uri: str) -> tuple[str, str, Link]:
     if alias is not None:
         entry = refs.current(workspace, alias_ref(name, alias))
         if entry is None:
-            raise ConfigError(f"model {name!r} has no {alias}.", where=workspace.uri, advice="See `headway status`.")
+            raise ConfigError(
+                f"model {name!r} has no alias {alias!r}, or nothing bears it yet.",
+                where=workspace.uri,
+                advice="Headway sets `champion` and `challenger`; see `headway status`.",
+            )
         number = (
             _number(name, entries, entry.target) or refs.detail_of(alias_ref(name, alias), entry, AliasDetail).version
         )

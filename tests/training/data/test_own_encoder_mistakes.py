@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("sorted(found), {", "list({*'abcdefgh'}), {", ["fit learnt something else", "order of a set"]),
+        ("sorted(found), {", "list({*'abcdefgh'}), {", ["answered something else", "order of a set"]),
         ("+= 1", "+= 1 + np.random.randint(2)", ["encode made other bytes of the same rows"]),
         ("+= 1", "+= min(4, batch.num_rows)", ["other rows were beside them"]),
         ("        found = set()", "        import os; os._exit(9)", ["ended with exit code 9"]),
