@@ -179,6 +179,7 @@ def is_private(name: str) -> bool:
     return any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
 
 
+@pytest.mark.process  # it parses the whole tree
 def test_every_private_name_of_a_library_is_listed_with_its_reason_and_none_that_is_not_used() -> None:
     page = (HOME / "docs/architecture/private_names.md").read_text()
     listed = {

@@ -10,7 +10,8 @@ from headway.data_contracts.store.documents import Json
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
 from headway.flows.deploy.difference import ResourceChange
 from headway.flows.deploy.resources import Kind, Resource
-from headway.flows.prefect_api.client import PrefectClient, error_message
+from headway.flows.prefect_api.client import PrefectClient
+from headway.flows.prefect_api.foreign_answers import error_message
 
 PATHS: dict[Kind, str] = {
     "work pool": "/work_pools/",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,19 +12,16 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL
 
 from headway.data_contracts.store.documents import Json
-from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, HeadwayError
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
 from headway.flows.prefect_api.ephemeral_server import require_answer
+from headway.flows.prefect_api.foreign_answers import error_message, foreign_answer
 
 PAGE = 200
 """The most that Prefect hands out at once."""
-MAX_MESSAGE_CHARS = 300
-ANOTHER = "Let PREFECT_API_URL name a Prefect server that answers, and run again; what was finished is kept."
 MAX_FOUND = 100_000
 """Of what a filter finds: no project has so many, and a server that goes on for ever would fill the memory."""
 NOT_AS_PREFECT = (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError)
 """What comes of reading an answer that has another form."""
-OF_CLIENT = "prefect.client."
-"""Modules of Prefect that talk to a server, and nothing else does."""
 
 
 class PrefectClient:
@@ -111,44 +107,3 @@ def connected() -> Iterator[PrefectClient]:
             yield PrefectClient(client, url)
     except httpx.HTTPError as error:
         raise EnvironmentProblem(f"the Prefect server refused: {error_message(error)}.", where=url) from error
-
-
-def foreign_answer(url: str, error: Exception) -> EnvironmentProblem:
-    """What is said of a server that answers, and not as Prefect does."""
-    what = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_MESSAGE_CHARS]
-    return EnvironmentProblem(
-        f"what answers is not Prefect's API, or another version's ({what}).",
-        where=url,
-        advice=ANOTHER,
-    )
-
-
-@contextlib.contextmanager
-def naming_foreign_answers(url: str) -> Iterator[None]:
-    """Around a flow that tells this server of itself: Prefect's engine takes any answer for its server's, and what the
-    answer leads to for the flow's own error.
-
-    Raises:
-        EnvironmentProblem: Prefect's client failed, be it that nobody answers.
-    """
-    try:
-        yield
-    except HeadwayError:
-        raise
-    except Exception as error:
-        modules = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__))
-        if not any(module.startswith(OF_CLIENT) for module in modules):
-            raise
-        if isinstance(error, httpx.HTTPError):
-            raise EnvironmentProblem(
-                f"the Prefect server refused, or went away: {error_message(error)}.", where=url, advice=ANOTHER
-            ) from error
-        raise foreign_answer(url, error) from error
-
-
-def error_message(error: httpx.HTTPError) -> str:
-    """What a server answered, or why it did not."""
-    if isinstance(error, httpx.HTTPStatusError):
-        text = " ".join(error.response.text.split())[:MAX_MESSAGE_CHARS]
-        return f"{error.response.status_code} {text}".strip()
-    return f"{type(error).__name__} {error}".strip()

@@ -21,7 +21,8 @@ from prefect.settings import PREFECT_API_URL
 
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, RunStopped
 from headway.flows.config.pipeline_spec import PipelineSpec
-from headway.flows.prefect_api.client import PrefectClient, error_message
+from headway.flows.prefect_api.client import PrefectClient
+from headway.flows.prefect_api.foreign_answers import error_message
 from headway.tasks.core.devices import Devices, UnlimitedDevices
 from headway.training.launch.base.stop_request import StopRequest
 from headway.training.observe.ledger import Ledger

@@ -50,7 +50,7 @@ def prefect_api(*, is_ephemeral: bool = False) -> Iterator[None]:
     if (configured := PREFECT_API_URL.value()) and not is_ephemeral:
         require_answer(configured, advice="or unset it to run with a server of the command's own.")
         end_killed_flow_runs()
-        from headway.flows.prefect_api.client import naming_foreign_answers
+        from headway.flows.prefect_api.foreign_answers import naming_foreign_answers
 
         with holding_flow_runs(), naming_foreign_answers(configured):
             yield

@@ -62,6 +62,19 @@ FORMATS = {"csv": write_csv, "tsv": write_tabs, "json-lines": write_json_lines, 
 
 
 @pytest.mark.process
+def test_a_new_folder_of_a_partitioned_source_keeps_the_draft(headway: Headway, tmp_path: Path) -> None:
+    write_partitions(tmp_path / "data")
+    assert headway("contract", "init", "data", "--name", "orders").code == 0
+    (tmp_path / "data/day=2026-02-01").mkdir()
+    pq.write_table(orders(), tmp_path / "data/day=2026-02-01/part.parquet")
+    checked = headway("contract", "check", "orders.contract.yaml", "data")
+    broken = [line for line in checked.out.splitlines() if "✖" in line and "day" in line]
+    assert not broken, checked.out
+    draft = (tmp_path / "orders.pipeline.yaml").read_text()
+    assert "day" not in draft.partition("encoder:")[2].partition("training:")[0], "tomorrow's day is no known category"
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("written", FORMATS)
 def test_tables_of_every_format_pass_their_own_draft(headway: Headway, tmp_path: Path, written: str) -> None:
     FORMATS[written](tmp_path / "data")
