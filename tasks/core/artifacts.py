@@ -29,6 +29,7 @@ def artifact_key(*words: str) -> str:
 
 
 def _is_flow_run() -> bool:
+    # To import Prefect takes seconds, and a process that has not done so is in no flow run.
     if "prefect.context" not in sys.modules:
         return False
     from prefect.context import FlowRunContext
@@ -101,6 +102,7 @@ def _behind(last: threading.Thread | None, send: Callable[[], object]) -> thread
         _harmless(send)
 
     # Prefect knows the flow run by its context.
+    # A daemon: a server that never answers must not hold up the end of the process.
     thread = threading.Thread(target=contextvars.copy_context().run, args=(in_turn,), daemon=True)
     thread.start()
     return thread
@@ -143,6 +145,7 @@ class ProgressBar:
         self._moving: threading.Thread | None = None
 
     def move(self, percent: float, now_s: float) -> None:
+        # While an update is on its way no other follows: of a server that is away they would pile up.
         is_early = now_s - self._moved_s < 1.0 or (self._moving is not None and self._moving.is_alive())
         if self._id is None or (is_early and percent < 100):
             return
@@ -154,5 +157,5 @@ class ProgressBar:
 
             return update_progress_artifact(artifact_id=self._id, progress=progress)
 
-        # The end is told last.
+        # The end is sent last.
         self._moving = _behind(self._moving, update)

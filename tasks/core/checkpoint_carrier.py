@@ -39,7 +39,7 @@ class CheckpointCarrier:
     """Used as a context manager around training; does nothing where the workspace is a folder.
 
     Leaving it in peace publishes the rest and the run's result, or raises; leaving it by an error publishes what it
-    can and lets the error travel on.
+    can and lets the error pass.
 
     Args:
         run_folder: the run's own, in the workspace and on the local side.
@@ -78,6 +78,7 @@ class CheckpointCarrier:
             return
         self._ended.set()
         with self._ledger.span("checkpoints.publish"):
+            # However long: two uploads of one checkpoint at a time would be in each other's way.
             self._thread.join()
             try:
                 self._publish_new()
@@ -86,6 +87,7 @@ class CheckpointCarrier:
                     self._workspace.publish_tree(self._run_folder, RESULT_NAME)
             except (HeadwayError, OSError) as error:
                 self._note("checkpoints.unpublished", message=str(error))
+                # Else the body's own error is what a person has to see.
                 if kind is None:
                     raise
             finally:
@@ -106,7 +108,7 @@ class CheckpointCarrier:
             try:
                 self._publish_new()
             except (HeadwayError, OSError) as error:
-                # Training goes on: the next checkpoint is another chance, and the end of training the last.
+                # Training continues: the next checkpoint is another chance, and the end of training the last.
                 self._note("checkpoints.unpublished", message=str(error))
                 if isinstance(error, Superseded):
                     return
@@ -133,6 +135,7 @@ class CheckpointCarrier:
         except FileNotFoundError:
             return False
         except IntegrityError as error:
+            # It stays damaged: else it would be read and reported again every second.
             self._bad.add(step)
             self._note("checkpoint.damaged", step=step, message=str(error))
             return False
@@ -171,6 +174,7 @@ class CheckpointCarrier:
             self._workspace.fetch_all(stored_files(folder, manifest))
         except IntegrityError as error:
             self._note("checkpoint.damaged", step=step, message=str(error))
+            # What was fetched of it must not look like a checkpoint to the ranks.
             shutil.rmtree(self._workspace.local_path(folder), ignore_errors=True)
             return False
         return True

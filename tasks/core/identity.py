@@ -30,6 +30,7 @@ def current_user() -> str:
 def _account() -> str:
     uid = os.getuid()
     try:
+        # Containers may run under a number that no account of theirs has.
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"uid {uid}"

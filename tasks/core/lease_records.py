@@ -98,6 +98,7 @@ class LeaseRecords:
         return self.workspace.read_if_there(self.beat_path(number))
 
     def renew(self, number: int, count: int) -> None:
+        # A count, not a time: watchers only look whether it changes, since clocks of machines differ.
         self.workspace.publish(self.beat_path(number), b"%d" % count)
 
     def is_over(self, number: int) -> bool:
@@ -137,6 +138,7 @@ def remote_owner(workspace: Workspace, run: str) -> str | None:
     heard_unix_s = workspace.written_unix_s(records.beat_path(number))
     with contextlib.suppress(IntegrityError, FileNotFoundError):
         lease = records.read(number)
+        # Locks of this machine say who works on the run here, and the kernel keeps them true.
         if lease.writer in records.writers_here():
             return None
         return str(lease) if time.time() - (heard_unix_s or lease.unix_s) < lease.lease_s else None

@@ -22,7 +22,7 @@ class Outlook(Frozen):
     expected_s: float | None
     """From the last time this pipeline ran the stage here, training by the step; None when it never did."""
     from_step: int | None = None
-    """Of training that goes on: the step of its newest checkpoint."""
+    """Of training that resumes: the step of its newest checkpoint."""
     document: Link | None = Field(default=None, exclude=True)
     """What it made, or is sure to make; None while nobody can know."""
 

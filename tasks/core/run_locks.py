@@ -39,6 +39,7 @@ def lock_run(context: RunContext) -> bool:
         return False
     folder = context.workspace.local_path(f"runs/{run}/{FLOW}")
     make_folder(folder)
+    # Held past the stage, until the flow run ends: the run's later stages are its own as well.
     context.owned.held.enter_context(owning(folder, run))
     context.owned.runs.add(run)
     return True
@@ -55,6 +56,7 @@ def wait_for_other(context: RunContext, busy: RunBusy) -> None:
         raise busy
     context.devices.release()  # whoever works on the run may need them
     run_dir = context.workspace.local_path(f"runs/{context.at.run}")
+    # Below 0, so that the first look is reported, even just after the machine has started.
     started_s, reported_s = time.monotonic(), -REPORT_EVERY_S
     with context.ledger.span("run.wait", run=context.at.run):
         while owner := _owner(context, run_dir, busy):

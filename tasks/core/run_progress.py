@@ -68,4 +68,5 @@ def _tail(spool: Path) -> list[Event]:
             lines = stream.read().split(b"\n")
     except OSError:
         return []
+    # The first line may be cut off by the seek, and the last is perhaps being written.
     return list(filter(None, map(parse_event, lines[1 if size_bytes > TAIL_BYTES else 0 : -1])))

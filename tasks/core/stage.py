@@ -50,6 +50,7 @@ class Stage(Generic[P, R]):
             # Prefect's cache knows nothing of the bytes a result stands on; ours re-checks them.
             cache_policy=NO_CACHE,
             persist_result=False,
+            # For a registry that does not answer; lost ranks draw on the supervisor's own budget.
             retries=2,
             retry_delay_seconds=[1, 5],
             retry_condition_fn=is_transient,
@@ -97,7 +98,7 @@ class StageOutput:
     duration_s: float | None = None
     """What it took, where that is not the call that made it."""
     num_steps: int | None = None
-    """Training steps that were made in that time, where it is training: a run that was cut goes on with those left."""
+    """Training steps that were made in that time, where it is training: a run that was cut resumes with those left."""
 
 
 def find_or_make(
@@ -112,7 +113,7 @@ def find_or_make(
 ) -> Link:
     """The document of a stage, found under the key of all its inputs or made now.
 
-    A record whose files are damaged is made again, and the ledger says what was wrong with it. Nothing is begun once
+    A record whose files are damaged is made again, and the ledger says what was wrong with it. Nothing is started once
     the flow run's time is over.
 
     Args:
@@ -126,11 +127,13 @@ def find_or_make(
     """
     with context.ledger.span(span or f"stage.{stage}", shown=shown) as fields:
         while True:
+            # In the place of a workspace that went away nothing would be found, and everything be made again.
             context.workspace.require_there()
             found = _find_and_renew(context, stage, inputs)
             fields["found"] = found is not None
             if found is not None:
                 return found.document
+            # After the look-up: what is found takes no time, so that also a flow run whose time is over may use it.
             context.require_time(f"stage {stage}")
             try:
                 if exclusive and lock_run(context):
@@ -143,12 +146,14 @@ def find_or_make(
         took_s = time.perf_counter() - started if made.duration_s is None else made.duration_s
         link = context.workspace.publish_document(made.document)
         steps = {} if made.num_steps is None else {"num_steps": made.num_steps}
+        # Last: a record that names a document which was never published would be a hit without content.
         stages.record(
             context.workspace,
             stage,
             inputs,
             link,
             files=made.files,
+            # Beside the document, not in it: equal inputs have to give equal bytes, whenever they are made.
             provenance={"unix_s": time.time(), "duration_s": round(took_s, 3), "pipeline": context.pipeline, **steps},
         )
         return link
@@ -156,6 +161,7 @@ def find_or_make(
 
 def _find_and_renew(context: RunContext, stage: str, inputs: Mapping[str, Any]) -> stages.StageRecord | None:
     found = find_intact(context, stage, inputs)
+    # The flow run may use it for hours, and `headway clean` removes what was not used for long.
     if found is not None and not context.workspace.renew(stages.record_path(stage, found.key)):
         return None  # it was cleaned away meanwhile
     return found

@@ -69,6 +69,7 @@ class Range(Frozen):
 
 
 def _short(number: float, low: float, high: float) -> float:
+    # Rounding may leave the range, which includes both its ends.
     return min(max(float(f"{number:.{DIGITS}g}"), low), high)
 
 
@@ -156,6 +157,7 @@ class TrialsSpec(Frozen):
     def _drawn(self, number: int) -> Settings:
         drawn: Settings = {}
         for name, values in self.vary.items():
+            # 53 bits, as many as a float holds exactly, so that the share stays below 1.
             share = (hash_text("trial", str(self.seed), str(number), name) >> 11) / 2**53
             drawn[name] = values.at(share) if isinstance(values, Range) else values[int(share * len(values))]
         return drawn

@@ -1,7 +1,7 @@
-"""The run that a pipeline is at: begun, cut by a window's end, ended; an event of the pipeline's history each.
+"""The run that a pipeline is at: started, cut by a window's end, ended; an event of the pipeline's history each.
 
 A run that a window cut is finished in the next windows on its frozen code and data, and only then do newer ones count:
-else a pipeline whose data change daily would begin anew in every window and never end. Who retrains by hand takes what
+else a pipeline whose data change daily would start anew in every window and never end. Who retrains by hand takes what
 the files say now, and windows go on with that.
 """
 
@@ -71,7 +71,7 @@ def _described(workspace: Workspace, run: str) -> Link | None:
 
 
 def start(context: RunContext, run: Sha256) -> None:
-    """What is finished and found once more begins nothing."""
+    """What is finished and found once more starts nothing."""
     name = context.at.run = run[:16]
 
     def started(before: PipelineEvent) -> PipelineEvent | None:
@@ -83,7 +83,7 @@ def start(context: RunContext, run: Sha256) -> None:
 
 
 def started_at(context: RunContext, run: Link) -> float:
-    """Seconds since the epoch when the run was begun, where it is the current one; 0 where no record says."""
+    """Seconds since the epoch when the run was started, where it is the current one; 0 where no record says."""
     now = read(context.workspace, context.pipeline)
     return now.started_unix_s if now.run == run.sha256[:16] else 0.0
 
@@ -115,6 +115,7 @@ def finish(context: RunContext, started_unix_s: float, snapshot: Link | None = N
         }
         if before.failed is not None and before.failed.failed_unix_s <= started:
             update["failed"] = None
+        # A run that a window cut had older data than triggers asked for, so that it answers no request.
         if snapshot is not None:
             update |= {
                 "snapshot": snapshot,
@@ -155,6 +156,7 @@ def abandoning_on_failure(context: RunContext) -> Iterator[None]:
     try:
         yield
     except PERMANENT as error:
+        # Lost ranks are the machines' fault: the next window tries the same run again.
         if is_permanent(error):
             with _without_hiding(error):
                 _end_own(context, "failed")
@@ -168,7 +170,7 @@ def is_permanent(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def _without_hiding(error: HeadwayError) -> Iterator[None]:
-    """What went wrong first is what a person is told."""
+    """What went wrong first is what a person has to see."""
     try:
         yield
     except (OSError, HeadwayError) as second:
@@ -183,7 +185,7 @@ def record_missed_window(workspace: Workspace, pipeline: str, starving_after: in
 
 
 def _end_own(context: RunContext, state: RunState, starving_after: int | None = None) -> PipelineEvent | None:
-    """None, and nothing is written, where another retrain has begun another run since: that is the current one."""
+    """None, and nothing is written, where another retrain has started another run since: that is the current one."""
 
     def ended(before: PipelineEvent) -> PipelineEvent | None:
         return _with_run(before, state, starving_after=starving_after) if _is_ours(context, before) else None
@@ -201,6 +203,7 @@ def _with_run(
     """Args:
     run: empty: the one it is at.
     """
+    # A run that ended is not carried on: a window that is missed now was lost to no run yet.
     if not run and before.state in UNFINISHED:
         run = before.run
     cut = 0 if state in ("finished", "failed") else before.windows_cut + (state == "cut")

@@ -79,6 +79,7 @@ def acquire_lease(context: RunContext, records: LeaseRecords, lease_s: float, se
         )
         # Before the claim itself, and beside the one that was ours: killed in between, this machine knows the newest.
         records.write_down_writers([*ours, own.writer])
+        # Another machine was faster: its claim is the newest now, and is watched like any other.
         with contextlib.suppress(FileExistsError):
             records.make(number + 1, own)
             return number + 1

@@ -102,7 +102,7 @@ class FailedRetrain(_Retrain):
 
 
 class FinishedRetrain(_Retrain):
-    """The newest whose model came to be judged and registered, whether it was trained or found."""
+    """The newest whose model came to be evaluated and registered, whether it was trained or found."""
 
     finished_unix_s: float
     started_unix_s: float
@@ -218,6 +218,7 @@ def _newest_readable(workspace: Workspace, pipeline: str) -> tuple[int, Pipeline
     for number in range(newest, 0, -1):
         with contextlib.suppress(IntegrityError):
             entry = refs.read_entry(workspace, ref_of(pipeline), number)
+            # The damaged entry's number, not this one's: the repair comes after both, and the history keeps them.
             return newest, workspace.load(entry.target, PipelineEvent)
     return newest, PipelineEvent(pipeline=pipeline)
 
@@ -230,6 +231,7 @@ def record_ask(workspace: Workspace, ask: RequestRecord, seen: PipelineEvent) ->
     """
 
     def with_request(before: PipelineEvent) -> PipelineEvent:
+        # Other events, such as a hold, take nothing from the ask; it is written after them.
         if any(getattr(before, name) != getattr(seen, name) for name in ("requested", "snapshot", "taken_unix_s")):
             raise RefConflict(
                 "another ask came first, or a retrain finished.", where=ask.pipeline, advice="Look again."

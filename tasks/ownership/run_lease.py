@@ -3,8 +3,9 @@
 What a claim is, stands in `tasks/core/lease_records.py`; who may follow whom, in `lease_acquisition.py` beside this.
 
 A process that finds a newer claim than its own has lost the run: it stops its ranks in order and publishes nothing more
-of it. One that cannot reach the store goes on, for however long: nothing of what it makes leaves its machine before it
-has looked who has the run. Only what it was publishing in the very moment in which it was halted, it completes.
+of it. One that cannot reach the store continues, for however long: nothing of what it makes leaves its machine
+before it has looked who has the run. Only what it was publishing in the very moment in which it was halted, it
+completes.
 """
 
 from __future__ import annotations
@@ -59,9 +60,11 @@ def leased_run(
     records.here.mkdir(parents=True, exist_ok=True)
     # A job goes on for a while without the flow that has claimed its run.
     lease_s = spec.owner_lease_s + (spec.detached.lease_s + spec.stop_grace_s if spec.is_detached else 0.0)
+    # Whoever holds this lock knows that the makers of this machine's older claims are gone.
     with owning(records.here, records.run):
         with context.ledger.span("launch.lease"):
             number = acquire_lease(context, records, lease_s, seen)
+        # After an error here a scheduler's job may still train; others then wait until the lease is over.
         is_over = not spec.is_detached
         try:
             lease.renew(number, spec.owner_lease_s / BEATS)
@@ -108,7 +111,7 @@ class RunLease:
         """Renew it no more.
 
         Args:
-            is_over: whether nothing of the run goes on, so that whoever comes need not wait for the lease.
+            is_over: whether nothing of the run continues, so that whoever comes need not wait for the lease.
         """
         self._ended.set()
         if is_over and not self._lost_to:

@@ -121,6 +121,7 @@ def _nothing_else(workspace: Workspace, name: str, registration: Registration) -
             other = workspace.load(entry.target, Registration)
             known |= {file.path for file in other.artifacts if other.checkpoint == registration.checkpoint}
     for folder in sorted(folders):
+        # Whoever copies the folder takes all of it for the model, also a file that no document names.
         for found in workspace.files(folder):
             if found.path not in known and not found.path.endswith(STAGING_SUFFIX):
                 raise IntegrityError("was not registered, and lies among the model's files.", where=found.path)
@@ -287,6 +288,7 @@ def _on_this_machine(workspace: Workspace, folder: str, manifest: CheckpointMani
         yield workspace.local_path(folder)
         return
     with scratch_folder("headway-verify-", inside=workspace.local_root) as scratch:
+        # Tensors alone: the digest of all of them is what the result is compared with.
         in_layout = {piece.file for piece in manifest.layout}
         for file in stored_files(folder, manifest):
             if (name := file.path.rpartition("/")[2]) in in_layout:

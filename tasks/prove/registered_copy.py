@@ -105,6 +105,7 @@ def _faults(expected: Expected) -> tuple[str, str]:
             return fault, ""
         run = client.get_run(made.run_id)
     except MlflowException as error:
+        # Only that it is not there is a finding; silence or an outage says nothing of the model.
         if error.error_code != mlflow_store.NOT_THERE:
             raise
         return f"MLflow has no such version, or not its run: {shortened(str(error), 200)}", ""
@@ -305,6 +306,7 @@ def _print_answer(**message: str) -> None:
 
 def main(scratch: Path) -> None:
     """The child: one question, and one answer whatever happens."""
+    # Before anything is read: a server's answer, or a file, may be of any size.
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_DATA_BYTES, MAX_DATA_BYTES))
     expected = Expected.model_validate_json(sys.stdin.read())
     try:

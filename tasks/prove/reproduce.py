@@ -2,7 +2,7 @@
 
 The ranks are those of a retrain, on the run's frozen code, shards, fitted state, configuration and starting point. They
 work in a folder of this machine, `reproductions/<run>`, with a lock of its own: no ref, nothing of MLflow and nothing
-of the run's own folder is touched. Broken off, it goes on from its newest checkpoint; finished, it is found.
+of the run's own folder is touched. Broken off, it resumes from its newest checkpoint; finished, it is found.
 """
 
 from __future__ import annotations
@@ -137,6 +137,7 @@ def prepare(context: RunContext, registration: Link, launch: LaunchSpec, *, agai
     document = workspace.load(registration, Registration)
     candidate = read_candidate(workspace, document.checkpoint)
     run, training = candidate.run, training_spec(candidate.run)
+    # Hours of training on an altered file would prove nothing: it is found before they begin.
     for file in _read_by(workspace, run, training):
         stages.check_file(workspace, file, context.digests)
     folder = reproduction_folder(workspace, run.link)
@@ -157,6 +158,7 @@ def prepare(context: RunContext, registration: Link, launch: LaunchSpec, *, agai
         candidate=candidate,
         report=workspace.load(document.evaluation, EvaluationReport),
         training=training,
+        # Outside of mode `exact` the bits depend on the number of ranks; where they run changes nothing.
         launch=launch.model_copy(update={"nodes": 1, "ranks_per_node": world_size}),
         folder=folder,
         needed_bytes=needed_bytes,
@@ -192,6 +194,7 @@ def reproduce(context: RunContext, trial: ReproductionRun) -> Reproduction:
     watch.poll()
     result = _result(folder)
     checkpoint = folder / "checkpoints" / directory_name(int(result["step"]))
+    # No document of the workspace: a reproduction publishes nothing.
     data = read_regular(checkpoint / MANIFEST_NAME)
     ours, theirs = CheckpointManifest.from_bytes(data, where=str(checkpoint)), trial.candidate.manifest
     return Reproduction(

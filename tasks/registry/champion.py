@@ -48,11 +48,12 @@ def settle(
         evaluation: the report that judges it against today's champion; it may be newer than the registration's own.
 
     Raises:
-        RefConflict: another writer promoted first; run again to be judged against the new champion.
+        RefConflict: another writer promoted first; run again to be evaluated against the new champion.
     """
     context, model, workspace = versions.context, versions.model, versions.context.workspace
     version = versions.ensure(registration)
     detail = {"version": version, "evaluation": evaluation.sha256}
+    # Whatever is decided next: the newest candidate is the challenger even if it is refused.
     move_alias(context, model, "challenger", registration, reason="newest candidate", detail=detail)
     now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
     is_champion, promoted, waits = now is not None and now.target == registration, False, False
@@ -68,6 +69,7 @@ def settle(
             workspace, policy or PromotionSpec(), registration, evaluation, now, blocked_reason=blocked_reason
         )
         by = f"retrain {context.pipeline}, {identity.current_user()}"
+        # Before the move, whose entry names it: no champion is without a reason on record.
         kept = decisions.record(workspace, decision, version=version, by=by)
         promoted, waits, reason = decision.promote, decision.waits, decision.reason
         if promoted:
@@ -215,6 +217,7 @@ def sync_mlflow_alias(versions: ModelVersions, alias: str, *, take_over: bool = 
         given = noted.version if noted is not None and known else None
         projected = noted.entry if noted is not None and known else None
         ours, theirs = versions.ensure(entry.target), mlflow_store.alias_version(client, model, alias)
+        # What we set, or another writer of Headway's is just setting, was moved by no stranger.
         if theirs not in {None, ours, given, *own, *_in_flight(versions, alias, projected)}:
             _report(versions, alias, theirs, ours, take_over)
             if not take_over:

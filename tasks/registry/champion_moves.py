@@ -52,6 +52,7 @@ def promote(
     )
     if not decision.promote and override:
         decision = decision.model_copy(update={"override": override})
+    # A refusal and an override are decisions too: both stand in the history.
     kept = decisions.record(workspace, decision, version=version, by=by)
     if not decision.promote and not override:
         model_card.attach(versions, target, version)

@@ -86,6 +86,7 @@ def awaiting(workspace: Workspace, model: str) -> str | None:
     champion = None if now is None else now.target
     decided: set[Link] = set()
     for entry, evaluated, decision in decisions(workspace, model):
+        # Newest first: all that follow were decided before today's champion was.
         if now is not None and entry.unix_s < now.unix_s:
             return None
         may_wait = decision.waits and decision.champion == champion and decision.registration not in decided

@@ -72,7 +72,9 @@ def mlflow_client(tracking_uri: str) -> Iterator[None]:
 def quiet_mlflow() -> None:
     """Before MLflow is imported: it says nothing home, waits for seconds only, unpickles no model, draws no bars."""
     for name, value in QUIET_SETTINGS.items():
+        # What a person has set stays.
         os.environ.setdefault(name, value)
+    # Alembic logs each of the database's migrations, some dozens for a new store.
     for noisy in (DATABASE_LOG, "mlflow.pyfunc", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     logging.getLogger(DATABASE_LOG).addFilter(_is_no_traceback)
@@ -109,6 +111,7 @@ def connect(tracking_uri: str, *, must_exist: bool = False) -> MlflowClient:
     # One that is there has its tables: whoever only reads needs no lock, and no right to write one.
     with mlflow_client(tracking_uri), _one_migration_at_a_time(None if must_exist else database):
         client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+        # A client opens nothing before it is asked: a store that is away should be found here.
         client.search_experiments(max_results=1)
     return client
 
@@ -173,6 +176,7 @@ def _make_tables(database: Path) -> None:
 
     unfinished = database.with_name(f".{database.name}.unfinished")
     unfinished.unlink(missing_ok=True)
+    # A pooled connection would keep the file open under a name that it is about to lose.
     _initialize_tables(create_engine(f"{SQLITE}{unfinished}", poolclass=NullPool))
     # Not in the place of one that a server has made meanwhile, whose journal would be taken for this one's.
     with contextlib.suppress(FileExistsError):
@@ -207,6 +211,7 @@ def _find_or_create_experiment(client: MlflowClient, workspace: Workspace | None
 
     if (experiment := client.get_experiment_by_name(pipeline)) is not None:
         return str(experiment.experiment_id)
+    # MLflow's default is a folder `mlruns` below wherever the command was started.
     root = f"{artifact_root(workspace)}/{pipeline}" if workspace is not None else None
     try:
         return str(client.create_experiment(pipeline, artifact_location=root))
@@ -223,6 +228,7 @@ def alias_version(client: MlflowClient, model: str, alias: str) -> str | None:
     try:
         return str(client.get_model_version_by_alias(model, alias).version)
     except MlflowException as error:
+        # For an alias that does not exist MLflow's database store answers with the second code.
         if error.error_code not in (NOT_THERE, "INVALID_PARAMETER_VALUE"):
             raise
         return None
@@ -247,6 +253,7 @@ def log_result(
     metrics = []
     for name, interval in report.metrics.items():
         values = {"": interval.value, "_low": interval.low, "_high": interval.high}
+        # Time and step are part of MLflow's key of a metric: 0, so that a repeated call adds no second point.
         metrics += [Metric(f"heldout_{name}{end}", value, 0, 0) for end, value in values.items()]
     metrics += [Metric(f"baseline_{metric_key(name)}", value, 0, 0) for name, value in report.baselines.items()]
     client.log_batch(

@@ -87,9 +87,11 @@ def _describe(lineage: dict[str, str], target: Path) -> None:
     path = target / "MLmodel"
     description = yaml.safe_load(path.read_text())
     description.pop("utc_time_created", None)
+    # Of the lineage, so that an export that is repeated has the same bytes.
     description["model_uuid"] = uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(lineage, sort_keys=True)).hex
     served = description["flavors"]["python_function"]
     served["model_code_path"] = SERVED_BY.name
+    # MLflow writes down the absolute path that the graph came from, on the machine that saved it.
     served["artifacts"] = {"graph": {"path": f"{ARTIFACTS}/{GRAPH}", "uri": f"{ARTIFACTS}/{GRAPH}"}}
     description["flavors"]["pytorch"] = {"code": None, "model_data": ARTIFACTS, "pytorch_version": version("torch")}
     path.write_text(yaml.safe_dump(description))

@@ -92,6 +92,7 @@ def data_age_s(receipt: ContractReceipt, now_unix_s: float) -> float | None:
     """Age of the newest row, in seconds; of several rules the oldest. None: no rule says how new the data are."""
     newest = [each.unix_s for each in receipt.freshness]
     known = [unix_s for unix_s in newest if unix_s is not None]
+    # One rule without a time makes the age unknown: the rest could look fresher than the data are.
     return now_unix_s - min(known) if known and len(known) == len(newest) else None
 
 

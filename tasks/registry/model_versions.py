@@ -75,6 +75,7 @@ class ModelVersions:
             if last is not None and last.detail == ours:
                 return version
             first = model_refs.version_of(workspace, self.model, registration, store=self.store)
+            # Two numbers for one registration would make the history ambiguous: the later one withdraws its own.
             if first not in (None, known, version):
                 self.client.delete_model_version(self.model, version)
                 self.context.ledger.event("version.withdrawn", model=self.model, version=version, instead=first)
@@ -86,6 +87,7 @@ class ModelVersions:
         """A version that an earlier try made before it could write it down here."""
         condition = f"name = '{self.model}' and tags.`{REGISTRATION_TAG}` = '{registration.sha256}'"
         found = self.client.search_model_versions(condition)
+        # Should several flows have left one each, all later ones choose the same.
         return min((str(version.version) for version in found), key=int, default=None)
 
     def _create(self, registration: Link) -> str:
@@ -99,6 +101,7 @@ class ModelVersions:
         record = mlflow_store.find_or_create_run(client, workspace, context.pipeline, run)
         run_id = record.info.run_id
         mlflow_store.log_result(client, run_id, run, report, tags)
+        # Before the version exists: whoever serves it finds all its files.
         self._log_files(document, run_id)
         try:
             client.get_registered_model(self.model)

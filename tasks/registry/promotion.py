@@ -147,6 +147,7 @@ def _floors(floors: Mapping[str, float], report: EvaluationReport) -> Iterator[P
             yield PromotionCheck(name=name, status="failed", detail=detail, limit=limit)
             continue
         greater = GREATER_IS_BETTER[metric]
+        # A floor has to hold beyond doubt: the worse end of the interval counts, not the middle.
         worst = found.low if greater else found.high
         held = worst >= limit if greater else worst <= limit
         words = f"{'holds' if held else 'misses'} its floor, {'at least' if greater else 'at most'} {limit:g}"
@@ -176,6 +177,7 @@ def _slices(limits: SliceLimits | None, report: EvaluationReport, subject: Subje
     if not large:
         return PromotionCheck(name="slices", status="not evaluated", detail=f"none is large enough{suffix}")
     worst = min(large, key=lambda name: large[name].high)
+    # Only where the whole interval is worse: chance alone makes some slice look worse each time.
     lost = sorted(name for name, gain in large.items() if gain.high < -limits.may_lose)
     if lost:
         shown = ", ".join(f"{name} {_signed(report.comparison.slices[name])}" for name in lost)

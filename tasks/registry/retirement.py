@@ -64,6 +64,7 @@ def retired_registrations(workspace: Workspace) -> set[str]:
         retired = {entry.target.sha256 for entry in refs.history(workspace, model_refs.retired_ref(model))}
         if retired:
             history = refs.history(workspace, model_refs.alias_ref(model, "champion"))
+            # Retiring and promoting are moves of two refs, so that no compare-and-set keeps them apart.
             needed = (history[-1].target if history else None, model_refs.previous_champion(model, history))
             found |= retired - {link.sha256 for link in needed if link is not None}
     return found

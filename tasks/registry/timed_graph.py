@@ -18,6 +18,7 @@ def main() -> None:
     import numpy as np
     import torch
 
+    # With more threads the figure would depend on what else the machine does, and how many cores it has.
     torch.set_num_threads(1)
     called = torch.export.load(graph).module()
     given = torch.as_tensor(np.asarray(json.loads(Path(example).read_bytes()), dtype=dtype))
@@ -26,6 +27,7 @@ def main() -> None:
         for number in range(WARM_UP_CALLS + int(calls)):
             started_s = time.perf_counter()
             called(given)
+            # The first calls allocate memory and choose kernels.
             if number >= WARM_UP_CALLS:
                 took_s.append(time.perf_counter() - started_s)
     p50, p95 = np.quantile(took_s, [0.5, 0.95])

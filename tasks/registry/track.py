@@ -71,6 +71,7 @@ class SeriesShipper:
     ) -> None:
         self._ends_as = "" if self._is_lost() else tracked_runs.ended_as(kind)
         self._queue.put(None)
+        # Prefect cancels by an exception that is no `Exception`, and kills the process soon after.
         is_interrupted = kind is not None and not issubclass(kind, Exception)
         self._thread.join(INTERRUPTED_WITHIN_S if is_interrupted else CLOSE_WITHIN_S)
         self._is_waited_for = False
@@ -82,6 +83,7 @@ class SeriesShipper:
             run_id = record.info.run_id
             tracked_runs.end_killed(self._workspace, client)
             tracked_runs.begin(client, record)
+            # Ranks may repeat steps after a restart, and MLflow would draw both points.
             last_step = max((m.step for m in client.get_metric_history(run_id, "loss")), default=-1)
             while True:
                 steps, ended = self._collect()
@@ -106,6 +108,7 @@ class SeriesShipper:
         with contextlib.suppress(queue.Empty):
             steps: list[Event] = []
             while True:
+                # The first step is waited for long; those that follow close on it are sent in the same request.
                 item = self._queue.get(timeout=FLUSH_EVERY_S if not steps else 0.5)
                 if item is None:
                     return steps, True

@@ -28,6 +28,7 @@ PAGE = 1000
 def begin(client: MlflowClient, run: Run) -> None:
     """It is trained here from now on, for the first time or again."""
     client.set_tag(run.info.run_id, MACHINE_TAG, MACHINE)
+    # Of a resumed run MLflow still shows how its earlier part ended.
     client.update_run(run.info.run_id, status="RUNNING")
 
 
@@ -52,6 +53,7 @@ def end_killed(workspace: Workspace, client: MlflowClient) -> list[str]:
     ended = []
     for run in _runs(client, "attributes.status = 'RUNNING'"):
         folder = workspace.local_path(run_folder(_link(run)))
+        # Of another machine's run the lock cannot be seen from here.
         if run.data.tags.get(MACHINE_TAG) == MACHINE and run_lock.holder_of(folder) is None:
             client.set_terminated(run.info.run_id, "KILLED")
             ended.append(str(run.info.run_name))

@@ -67,6 +67,7 @@ def plan(workspace: Workspace, *, older_than_s: float, keep_last: int, now_unix_
     """
     limit_unix_s = (time.time() if now_unix_s is None else now_unix_s) - older_than_s
     session_unix_s = oldest_session_unix_s(workspace.local_path("sessions"))
+    # A flow may hold the name of anything that was there when it started.
     if session_unix_s is not None:
         limit_unix_s = min(limit_unix_s, session_unix_s)
     policy = RetentionPolicy(limit_unix_s=limit_unix_s, keep_last=keep_last)
@@ -88,6 +89,7 @@ def sweep(workspace: Workspace, found: CleanPlan, *, settle_s: float = SETTLE_S)
     def remove(paths: Iterable[str]) -> None:
         for path in paths:
             written_unix_s = workspace.written_unix_s(path)
+            # Asked again for each file, since a flow may have renewed it after the listing.
             if written_unix_s is not None and written_unix_s < limit_unix_s:
                 _remove(workspace, path)
                 gone.append(found.live_set.listed[path])
@@ -112,6 +114,7 @@ def sweep(workspace: Workspace, found: CleanPlan, *, settle_s: float = SETTLE_S)
 
 
 def _remove(workspace: Workspace, path: str) -> None:
+    # Its writer may live; only the lock on the file tells.
     if workspace.is_local and path.endswith(STAGING_SUFFIX):
         discard_if_abandoned(workspace.local_path(path))
     else:

@@ -80,6 +80,7 @@ def live_set(workspace: Workspace, policy: RetentionPolicy, reader: ReferenceRea
     Raises:
         IntegrityError: a document that stays is damaged or gone, so that what it needs is unknown.
     """
+    # Refs are listed as roots; no entry of theirs is ever removed.
     listed = {file.path: file for top in (*KINDS, "refs") for file in workspace.files(top)}
     needs = ReferenceGraph(listed, reader, retired_registrations(workspace))
     roots = {path: reason for path, reason in _roots(workspace, listed, policy, reader) if path in listed}
@@ -129,6 +130,7 @@ def _roots(
         for _, folder in sorted(runs, reverse=True)[: policy.keep_last]:
             reason = f"one of the last {policy.keep_last} finished runs of {pipeline}"
             yield documents[folder.rpartition("/")[2]], reason
+            # The last checkpoint stays by the result, which names it; earlier ones need not.
             yield from ((file.path, reason) for file in folders[folder] if not OF_CHECKPOINT.match(file.path))
 
 
@@ -138,6 +140,7 @@ def is_running(workspace: Workspace, folder: str, newest_unix_s: float, policy: 
     if run_lock.is_at_work(here):
         return "the run is running"
     if not workspace.is_local:
+        # Ranks write on this machine first, so that the store's files may be older.
         local = FolderStore(workspace.local_root).files(folder)
         newest_unix_s = max([newest_unix_s, *(file.unix_s for file in local)])
     return "the run may be resumed: it was worked on within the limit" if newest_unix_s >= policy.limit_unix_s else ""

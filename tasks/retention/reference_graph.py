@@ -65,9 +65,11 @@ class ReferenceReader:
             is_same = (
                 sha256_bytes(data) == own_digest(file.path)
                 if file.path.startswith("documents/")
+                # The name of a ref's entry is a number, so that it holds its own digest.
                 else not file.path.startswith("refs/")
                 or value["sha256"] == sha256_of({name: each for name, each in value.items() if name != "sha256"})
             )
+        # JSON that is nested deep enough exhausts Python's stack.
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
             self._bad[file] = "not a readable document."
             return NO_NAMES
@@ -142,6 +144,7 @@ class ReferenceGraph:
                 self._by_digest[digest].append(path)
             if found := OF_CHECKPOINT.match(path):
                 self._by_checkpoint[found[0]].append(path)
+            # A run's folder carries its document's name, which is no reason to keep logs and old checkpoints in it.
             for short in () if path.startswith(("runs/", f"{OWNERS}/")) else SHORT.findall(path):
                 self._by_short[short].append(path)
 

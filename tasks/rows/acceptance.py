@@ -70,6 +70,7 @@ def refuse_breaking_change(
             f"the contract that the last data were accepted under cannot be read ({error}): whether version "
             f"{contract.version} breaks it is not known."
         )
+    # A contract of another name promises nothing in the old one's place.
     if accepted is None or accepted.contract.name != contract.name:
         return ""
     before = accepted.contract

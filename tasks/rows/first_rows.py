@@ -193,6 +193,7 @@ def leaks_in_first_rows(context: RunContext, shards: ShardSpec, source: SourceSp
     wanted = [name for name in dict.fromkeys((label.column, *label.inputs)) if name in taken.columns]
     found = _first_batches(source, taken, context.base, context.digests)
     rows = pa.Table.from_batches([batch.select(wanted) for _, _, batch in found])
+    # No query here needs a file, and DuckDB opens one where a name in a query looks like it.
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": MEMORY_LIMIT,
         "threads": NUM_THREADS,

@@ -70,6 +70,7 @@ def remember_ranking(context: RunContext, share: float, shards: ShardSpec) -> No
         share: of the held-out examples.
     """
     fraction = shards.whole_fraction * share
+    # Only ever further: examples that ranked once are not given back to evaluation.
     while _furthest(context, shards) < fraction:
         entry = refs.current(context.workspace, ref_of(context.pipeline))
         ranked = RankingSplit(pipeline=context.pipeline, splitting=_splitting(shards), fraction=fraction)

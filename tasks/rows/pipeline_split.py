@@ -74,6 +74,7 @@ def _names_by_row(paths: Any, rows: Any, spec: ShardSpec) -> Any:
     places = encoded.indices.to_numpy(zero_copy_only=False)
     heldout = np.zeros(len(numbers), dtype=np.bool_)
     for place, path in enumerate(encoded.dictionary.to_pylist()):
+        # A row's hash is of its file and number, and each file is hashed at once.
         chosen = places == place
         heldout[chosen] = within_fraction(_source(path), None, numbers[chosen], spec, spec.heldout_fraction)
     return _names(heldout)

@@ -100,6 +100,7 @@ def _folders(path: str | None, depth: int) -> str | None:
 
 def _frequent(labels: list[str]) -> Iterable[str]:
     counts = Counter(labels)
+    # Ties go by name: a report's bytes must not depend on the order of the rows.
     kept = {label for label, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_VALUES]}
     return (label if label in kept else OTHERS for label in labels)
 

@@ -26,6 +26,7 @@ def source_rows(
     """Reading a file checks it against the snapshot."""
     taken = workspace.load(snapshot, Snapshot)
     excluded = excluded_rows(workspace, workspace.load(receipt, ContractReceipt))
+    # Part of the keys of groups: the same bytes read otherwise are other rows.
     reading = sha256_of([taken.format, taken.options, taken.columns, code_version(read_rows.__module__)])
 
     def rows_of(file: SourceFile) -> SourceRows:

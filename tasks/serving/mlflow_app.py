@@ -47,6 +47,7 @@ def behind_password(app: Application, password: str, origins: Collection[str] = 
     async def guarded(scope: Message, receive: Receive, send: Send) -> None:
         is_open = scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] == HEALTH)
         given = dict(scope.get("headers", ()))
+        # In constant time, so that answers tell nothing of how far a guess is right.
         knows = hmac.compare_digest(given.get(b"authorization", b""), wanted)
         if is_open or (knows and _is_own(given, origins)):
             await app(scope, receive, send)

@@ -28,6 +28,7 @@ def as_table(rows: Any) -> pa.Table:
         if _is_series(rows):
             return as_table(dict(rows.items()))
         if isinstance(rows, Sequence) and not isinstance(rows, str) and all(isinstance(each, Mapping) for each in rows):
+            # Of all rows, since Arrow would take the first row's keys alone and drop the others.
             names = dict.fromkeys(name for each in rows for name in each)
             return pa.table({name: [each.get(name) for each in rows] for name in names})
         if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__dataframe__"):
@@ -94,6 +95,7 @@ def _whole(column: pa.Array, name: str) -> pa.Array:
         return pc.cast(column, pa.int64())
     if not types.is_floating(column.type):
         raise _other(name, column, "whole numbers")
+    # pandas has whole numbers with gaps as floats with NaN, which no integer can be.
     values = pc.if_else(pc.is_nan(column), None, column)
     try:
         return pc.cast(values, pa.int64())

@@ -213,6 +213,7 @@ def _evaluate(
     parts = bench.parted(spec.ranking_share, candidate.run, scored.examples)
     own = only(scored, parts.evaluation)
     theirs = None if champion is None else bench.score_champion(champion, candidate.run)
+    # Other examples are refused in `_compare`; numbers of ours would cut them wrongly.
     if isinstance(theirs, Scores) and theirs.examples == scored.examples:
         theirs = only(theirs, parts.evaluation)
     baselines = {name: measure.value(sums) for name, sums in own.baselines.items()}
@@ -257,6 +258,7 @@ def _evaluate(
 
 def _interval(spec: EvaluationSpec, measure: Measure, sums: Sums) -> Interval:
     ratio = ratio_interval(measure.numerators(sums), measure.denominators(sums), **spec.resampling)
+    # A measure may fall as its ratio grows, which turns the interval round.
     low, high = sorted((measure.of_ratio(ratio.low), measure.of_ratio(ratio.high)))
     return Interval(value=measure.of_ratio(ratio.value), low=low, high=high)
 
@@ -281,6 +283,7 @@ def _compare(
         IntegrityError: the two were scored on different examples.
     """
     weights = [measure.denominators(scores.sums).tolist() for scores in (own, theirs)]
+    # A paired difference needs the same examples in the same order, each with the same weight.
     if own.examples != theirs.examples or weights[0] != weights[1]:
         raise IntegrityError("champion and challenger were scored on different examples.", where=champion.short)
     difference = _difference(spec, measure, own.sums, theirs.sums)

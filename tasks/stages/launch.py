@@ -64,6 +64,7 @@ def launch(context: RunContext, training: TrainingSpec, spec: LaunchSpec, manife
         link = context.workspace.publish_document(settled.run)
         if left := current_run.not_continued(context, settled.run):
             context.ledger.event("run.not_continued", message=left)
+        # Before a rank starts: should this machine die, the next window knows which run to continue.
         current_run.start(context, link.sha256)
     return _trained(context, training, spec, settled, tracking_uri)
 
@@ -213,6 +214,7 @@ def _rank_memory_bytes(context: RunContext, run: Link) -> int | None:
     except IntegrityError:
         return None
     stored_bytes = sum(file.size_bytes for file in manifest.files)
+    # An estimate: beside one moment for each weight, weights and so gradients are half of what is stored.
     return stored_bytes + stored_bytes // 2
 
 
@@ -236,6 +238,7 @@ def describe_run(
         receipt=shards.receipt,
         fitted=shards.fitted,
         code=freeze_code(context.workspace, training.recipe.name, (str(context.base),))
+        # Another recipe may be another module, so that its code has to be frozen anew.
         if beside is None or beside.config["recipe"]["name"] != training.recipe.name
         else beside.code,
         environment=freeze_environment(context.workspace) if beside is None else beside.environment,
@@ -267,6 +270,7 @@ def _num_steps(run_dir: Path, since_unix_s: float) -> int | None:
         spools = [
             spool for spool in run_dir.glob("attempts/*/ledger/rank-0.jsonl") if spool.stat().st_mtime >= since_unix_s
         ]
+        # Spools are read from their start, and a resumed attempt's holds steps of an earlier flow run.
         events = (event for spool in spools for event in SpoolTail(spool).stream())
         return sum(1 for event in events if event["event"] == "step" and event["unix_s"] >= since_unix_s)
     except OSError:
@@ -316,6 +320,7 @@ def watched_training(
         facts = step_facts(context, run, training) | ({"trial": name} if name else {})
         watch = TrainingWatch(context, run_dir, facts, shipper.add, joins_in=spec.is_detached)
         carrier = CheckpointCarrier(workspace, run_folder(run.link), run.link, context.ledger, lease.require)
+        # The carrier is left first: where the last checkpoint cannot be published, MLflow's run ends as failed.
         with shipper, carrier:
 
             def poll() -> int | None:
@@ -326,6 +331,7 @@ def watched_training(
 
             with lease.naming_the_owner():
                 yield gang, poll
+            # For what the ranks wrote between the last look and their end.
             poll()
             watch.sum_up()
 

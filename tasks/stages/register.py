@@ -118,6 +118,7 @@ def _export(
     context: RunContext, registry: RegistrySpec, launch: LaunchSpec, checkpoint: Link, evaluation: Link
 ) -> StageOutput:
     candidate = read_candidate(context.workspace, checkpoint)
+    # It may have been verified long ago, as a stage that was found.
     require_files(context, candidate)
     staging, run = context.scratch / "model", candidate.run.link
     with context.ledger.span("register.export"):

@@ -1,4 +1,4 @@
-"""A run that a person names to go on with: which it is, and which of its checkpoints are put aside before.
+"""A run that a person names to be resumed: which it is, and which of its checkpoints are quarantined before.
 
 A run is deterministic, so going back gives the same bits: it is for checkpoints that nobody trusts any more, such as
 those of a machine that turned out to be broken.
@@ -47,13 +47,14 @@ def named_run(workspace: Workspace, name: str, pipeline: str = "") -> tuple[Link
             advice="`headway reproduce` trains the version that came of it again, beside it.",
         )
     run = workspace.load(link, RunSpec)
+    # On another pipeline's launch settings and registry it would end under the wrong name.
     if pipeline and run.pipeline != pipeline:
         raise ConfigError(f"run {link.sha256[:16]} is {run.pipeline}'s, not {pipeline}'s.", where=workspace.uri)
     return link, run
 
 
 def rewind_run(context: RunContext, run: Link, step: int, *, why: str) -> list[int]:
-    """Put the run's checkpoints past a step aside, so that training goes on from there; on record in the ledger.
+    """Quarantine the run's checkpoints past a step, so that training resumes from there; on record in the ledger.
 
     On this machine they are kept in the run's quarantine; what was published to a remote workspace is taken away there.
 
@@ -61,7 +62,7 @@ def rewind_run(context: RunContext, run: Link, step: int, *, why: str) -> list[i
         step: 0: from the beginning.
 
     Returns:
-        Steps of those that were put aside.
+        Steps of those that were quarantined.
 
     Raises:
         ConfigError: it has no checkpoint of that step.
@@ -105,6 +106,7 @@ def _quarantine(workspace: Workspace, run: Link, run_dir: Path, step: int, lease
                 lease.require()
                 workspace.remove(f"{folder}/{file}")
         if each in here:
+            # Without a fence: both locks are held, so that no attempt is at work.
             NO_FENCE.quarantine(workspace.local_path(folder), run_dir / "quarantine")
     return newer
 

@@ -236,6 +236,7 @@ def run_evaluation(
         RunStopped: a stop was asked for.
     """
     out = run_dir / "scores"
+    # Scores of an earlier, broken attempt may lie there; each rank replaces its own file.
     out.mkdir(parents=True, exist_ok=True)
     # What is left at its default is left out: the run's code may be older than a field.
     (run_dir / "request.json").write_bytes(canonical_json(request.model_dump(mode="json", exclude_defaults=True)))

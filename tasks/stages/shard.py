@@ -212,6 +212,7 @@ def shards_under(
 
     def make() -> StageOutput:
         state = workspace.load(fitted, FittedState)
+        # The tasks write the groups; `write_shards` below finds them, and makes the manifest.
         if spec.group_tasks:
             # Which loads Prefect.
             from headway.tasks.stages.shard_group import ShardJob, share_out

@@ -58,6 +58,7 @@ def shard_group(job: ShardJob, group: int, splits: tuple[str, ...]) -> str:
         ConfigError: the plan has no such group.
         DataError, EnvironmentProblem: as `headway.training.data.shards.sharding.write_shards`.
     """
+    # Not the flow's own: the task may run in a process, or on a host, that shares nothing but the store.
     workspace = Workspace(job.workspace)
     sources = source_rows(workspace, Path(job.base), job.source, job.snapshot, job.receipt)
     found = [each for each in plan_groups(sources, job.spec) if (each.group, each.splits) == (group, tuple(splits))]
@@ -83,6 +84,7 @@ def share_out(job: ShardJob) -> None:
     workspace = Workspace(job.workspace)
     plan = plan_groups(source_rows(workspace, Path(job.base), job.source, job.snapshot, job.receipt), job.spec)
     at_once = tasks_at_once(job.spec, workspace.load(job.fitted, FittedState), workspace, num_cores())
+    # Each task may take its share of the bound; the group's bytes do not depend on it.
     spec = job.spec.model_copy(update={"memory_mb": job.spec.memory_mb // at_once})
     job = job.model_copy(update={"spec": spec})
     running: set[PrefectFuture[str]] = set()

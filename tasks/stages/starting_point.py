@@ -50,6 +50,7 @@ def record_start(context: RunContext, settled: ResolvedStart) -> None:
     """Hold the starting point fast for a run that is about to begin."""
     if settled.run.start is None:
         return
+    # The key is of the run without its start, since the start is what is looked up by it.
     name = start_ref(settled.run.model_copy(update={"start": None}))
     refs.ensure(context.workspace, name, settled.run.start, reason="a run began", detail={"message": settled.message})
 
@@ -77,6 +78,7 @@ def _resolved_today(workspace: Workspace, run: RunSpec, start: StartSpec) -> tup
 
 def _is_finished(workspace: Workspace, run: RunSpec) -> bool:
     try:
+        # Without re-hashing its files: all that counts here is whether it came to its end.
         return stages.recorded(workspace, "launch", stages.stage_key("launch", {"run": run.sha256})) is not None
     except IntegrityError:
         return False
@@ -89,6 +91,7 @@ def _require_same_encoding(workspace: Workspace, checkpoint: Link, run: RunSpec,
     if parent.fitted == run.fitted:
         return
     states = [workspace.load(link, FittedState) for link in (parent.fitted, run.fitted)]
+    # Two fits, on other data, may come to the same state: what counts is what they encode.
     theirs, ours = ((state.encoder, [file.sha256 for file in state.files], state.statistics) for state in states)
     if theirs != ours:
         raise ConfigError(

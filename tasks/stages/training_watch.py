@@ -47,6 +47,7 @@ class TrainingWatch:
         for spool in self._spools():
             if spool in self._old:
                 continue
+            # A tail remembers how far it has read, so that an event is relayed once.
             for event in self._tails.setdefault(spool, SpoolTail(spool)).poll():
                 self._observe(event)
         return self._step
@@ -61,6 +62,7 @@ class TrainingWatch:
         self._context.ledger.relay({**event, "relayed": True, **self._facts})
         if event["event"] != "step":
             return
+        # It may fall: after a restart the ranks continue from the step of an older checkpoint.
         self._step = int(event["step"])
         self._ship(event)
         self._bar.move(100 * self._step / self._facts["max_steps"], time.monotonic())

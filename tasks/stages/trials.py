@@ -106,11 +106,13 @@ def _train_together(
             new.append(each)
         else:
             train(context, each.trial.training, spec, each.settled, tracking_uri, each.trial.name)
+    # All claims are looked at before the first is waited for, so that leases run out side by side.
     seen = [observe_lease(context.workspace, each.settled.run.link) for each in new]
     with showing_slow_ranks(context), contextlib.ExitStack() as all_of_them:
         stacks, watched = [], []
         for each, lease in zip(new, seen, strict=True):
             _report_trial(context, each, len(described))
+            # A stack for each: a trial that ends gives its lease and threads back while the others still train.
             stacks.append(all_of_them.enter_context(contextlib.ExitStack()))
             trial = each.trial
             training = watched_training(
@@ -173,6 +175,7 @@ def rank_trials(
     Raises:
         TrainingFailed: all failed.
     """
+    # Before anything is scored: a flow that dies in between has seen these examples all the same.
     remember_ranking(context, spec.ranking_share, shards)
     bench = ScoringHarness(context=context, launch=launch, shards=shards, source=source)
     scored = [_scored(bench, spec, each) for each in results]
@@ -224,6 +227,7 @@ def _score(bench: ScoringHarness, spec: EvaluationSpec, checkpoint: Link) -> Sta
     measure = bench.metric_set(candidate.run).decisive
     scores = bench.score(candidate, baselines=False)
     chosen = only(scores, bench.parted(spec.ranking_share, candidate.run, scores.examples).ranking)
+    # NaN compares as false with everything, and would stand anywhere in the ranking.
     if not math.isfinite(value := measure.value(chosen.sums)):
         raise TrainingFailed(f"its {measure.name} is {value}.", where=candidate.run.link.sha256[:16])
     score = TrialScore(

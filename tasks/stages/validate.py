@@ -78,6 +78,7 @@ def validate_inputs(context: RunContext, contract_file: str, snapshot: Link, sha
     if baseline is not None:
         inputs["baseline"] = baseline.sha256
     if contract.leakage:
+        # Only rules on leakage look at the split: to change it makes no other receipt stale.
         inputs["split"] = {"fields": shards.splitting, "code": code_version("headway.tasks.rows.pipeline_split")}
     if (label := pipeline_label(shards)) is not None:
         inputs["label"] = dataclasses.asdict(label)
@@ -123,6 +124,7 @@ def validate(
         raise _violation(context, receipt, fresh, contract_page(link))
     for leak, advice in label_leaks(receipt).items():
         context.ledger.event("validate.label_leak", message=f"{leak}. {advice}.")
+    # Last: data that were refused must not become what later data are compared with.
     accept(context, link)
     return link
 
@@ -221,6 +223,7 @@ def _run(
         if receipt.quarantine is not None:
             sample = sample_quarantine(excluded)
             files.append(workspace.publish_file(excluded, receipt.quarantine.path))
+    # After the contract has run, also where it failed: the next snapshot shares most of the files.
     if states is not None:
         save_states(workspace, states)
     files.append(_publish_report(context, contract_page(receipt.link), receipt, contract, taken, sample))

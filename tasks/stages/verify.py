@@ -58,6 +58,7 @@ def _prove(context: RunContext, spec: LaunchSpec, run: Link, manifest: Checkpoin
     run_dir = workspace.local_path(f"{run_folder(run)}/verify")
     run_dir.mkdir(parents=True, exist_ok=True)
     out = run_dir / "result.json"
+    # An earlier proof's answer must not pass for this one's, should the rank end without writing any.
     out.unlink(missing_ok=True)
     arguments = ("--checkpoint", str(checkpoint_here(workspace, folder, manifest)), "--out", str(out))
     run_stepless(
