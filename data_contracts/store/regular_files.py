@@ -59,8 +59,10 @@ def open_lock(path: Path) -> int:
     Raises:
         OSError: it cannot be written; `NotRegular`, too.
     """
-    # `O_NONBLOCK`: a pipe in the lock's place must not hold the process.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+    # `O_NONBLOCK`: a pipe in the lock's place must not hold the process. `O_NOFOLLOW`: nor may a link in its place lead
+    # to a file that whoever takes the lock then empties.
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o644)
     try:
         _require_regular(path, os.fstat(descriptor))
     except NotRegular:

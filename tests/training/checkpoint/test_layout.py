@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headway.data_contracts.store.documents import TensorSlice
 from headway.data_contracts.store.errors import IntegrityError
@@ -73,3 +77,36 @@ def test_a_header_whose_offsets_are_none_is_refused():
     for offsets in ([0, 16.0], [False, 16], ["0", "16"], [0], [0, 16, 32], None):
         with pytest.raises((ValueError, TypeError)):
             parse_header(json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": offsets}}).encode())
+
+
+RECTANGLES = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=6
+)
+
+
+@given(RECTANGLES)
+def test_a_layout_is_one_exactly_where_every_element_lies_in_one_slice(rectangles):
+    pieces = [piece((row, column), (rows, columns)) for row, column, rows, columns in rectangles]
+    covered = [
+        element
+        for row, column, rows, columns in rectangles
+        for element in itertools.product(range(row, row + rows), range(column, column + columns))
+    ]
+    sticks_out = any(row + rows > 4 or column + columns > 6 for row, column, rows, columns in rectangles)
+    is_layout = not sticks_out and sorted(covered) == list(itertools.product(range(4), range(6)))
+    try:
+        check_layout(pieces, {"a"})
+    except IntegrityError:
+        assert not is_layout
+    else:
+        assert is_layout
+
+
+@pytest.mark.parametrize("along", [0, 1])
+def test_a_tensor_of_very_many_slices_is_checked_at_once(along):
+    many = 20_000
+    shape = tuple(many if dimension == along else 2 for dimension in range(2))
+    offsets = [tuple(number if dimension == along else 0 for dimension in range(2)) for number in range(many)]
+    one = tuple(1 if dimension == along else 2 for dimension in range(2))
+    check_layout([piece(each, one, global_shape=shape) for each in offsets], {"a"})
+    assert math.prod(shape) == 2 * many
