@@ -79,7 +79,7 @@ def test_a_version_that_waited_while_the_champion_moved_is_not_promoted_but_judg
     other = register(3, first[0])
     assert champion.settle(versions, *other).promoted
     assert decisions.awaiting(workspace, MODEL) is None, "it waits for nothing that could come"
-    with pytest.raises(PromotionRefused, match="judged against another champion than today's"):
+    with pytest.raises(PromotionRefused, match="compared with another champion than today's"):
         promote(versions, late[0], ASKING)
     assert champion_of(workspace).target == other[0]
 

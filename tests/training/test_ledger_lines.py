@@ -32,6 +32,7 @@ NONE = {
             "a step in words": {"step": "x"},
             "a loss that is a list": {"loss": []},
             "a loss of 400 digits": {"loss": 10**400},
+            "a loss in words": {"loss": "low"},
             "a span without end": {"outcome": "ok", "duration_s": None},
             "an endless span": {"duration_s": float("inf")},
             "a name that is none": {"event": ["step"]},
@@ -57,4 +58,5 @@ def test_a_loss_that_is_not_finite_is_an_event(tmp_path: Path) -> None:
     with contextlib.closing(Ledger(tmp_path / "spool.jsonl")) as ledger:
         ledger.take_over({**GOOD, "loss": float("nan")})
         ledger.take_over({**GOOD, "step": 8, "loss": float("inf")})
-    assert [event["step"] for event in read_events(tmp_path / "spool.jsonl")] == [7, 8]
+        ledger.take_over({**GOOD, "step": 9, "loss": "nan"})  # as a guard writes it
+    assert [event["step"] for event in read_events(tmp_path / "spool.jsonl")] == [7, 8, 9]

@@ -31,7 +31,9 @@ INTEGERS = frozenset(
     }
 )
 NUMBERS = frozenset({"loss", "lr", "mfu", "flops_per_token"})
-"""Besides all that is named after its unit, seconds: `duration_s`. A loss may be no number that is finite."""
+"""Besides all that is named after its unit, seconds: `duration_s`."""
+LONGEST_NUMBER_CHARS = 32
+"""Of a number as text, as a guard writes a loss: JSON has none for what is not finite."""
 MAPPINGS = frozenset({"failure", "traffic", "parts_s"})
 RANKS = "ranks"
 NEEDED: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -73,7 +75,17 @@ def _is_of_its_kind(field: str, value: Any) -> bool:
         return _is_number(value) and 0 <= value < LATEST_UNIX_S
     if field.endswith("_s"):
         return _is_number(value) and abs(value) < (LONGEST_S if field == "duration_s" else math.inf)
-    return field not in NUMBERS or _is_number(value)
+    return field not in NUMBERS or _is_number(value) or _is_number_in_words(value)
+
+
+def _is_number_in_words(value: Any) -> bool:
+    if not isinstance(value, str) or len(value) > LONGEST_NUMBER_CHARS:
+        return False
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_number(value: Any) -> bool:
