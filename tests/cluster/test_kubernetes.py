@@ -180,7 +180,7 @@ def test_a_slow_pods_machine_is_named_and_left_out_also_after_the_pod_was_replac
     assert f"pod {_there(cluster, 0).name} on gpu-node-0" in started["message"]
     assert (told["rank"], told["host"], excluded["host"]) == (1, where, where)
     assert excluded["what"].startswith(f"rank 1 on {where} is slow: ")
-    assert excluded["what"].endswith("The run goes on without gpu-node-1.")
+    assert excluded["what"].endswith("The run continues without gpu-node-1.")
 
     slow_pod.kill()
     wait_until(lambda: _there(cluster, 1).name in run.places(), what="the pod that comes in its place")

@@ -25,7 +25,7 @@ def test_a_slow_host_is_left_out_and_a_spare_one_takes_its_place_at_the_same_ste
     (told,) = run.events("rank.slow")
     assert (told["rank"], told["host"], told["part"]) == (1, slow.address, "forward")
     (excluded,) = run.events("host.excluded")
-    assert excluded["host"] == slow.address and "The run goes on without" in excluded["what"]
+    assert excluded["host"] == slow.address and "The run continues without" in excluded["what"]
     assert [record["state"] for record in run.records()] == ["stopped", "done"], "and no attempt is spent"
     assert run.records()[0]["excluded"] == slow.address
     statuses = [run.files.read_status(node) for node in (0, 1)]

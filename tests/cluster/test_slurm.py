@@ -257,7 +257,7 @@ def test_a_slow_node_is_left_out_where_another_is_free_by_another_job_that_goes_
     (told,) = run.events("rank.slow")
     assert (told["rank"], told["host"], told["part"]) == (1, "n2", "forward")
     (excluded,) = run.events("host.excluded")
-    assert excluded["host"] == "n2" and "The run goes on without n2." in excluded["what"]
+    assert excluded["host"] == "n2" and "The run continues without n2." in excluded["what"]
     assert len(run.events("job.again")) == 1
     records = AttemptRecords(run.folder).all()
     assert [(record.state, record.excluded) for record in records] == [("stopped", "n2"), ("done", "")]

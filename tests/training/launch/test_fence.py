@@ -35,13 +35,13 @@ def test_a_later_attempt_takes_away_the_mandates_of_all_before(tmp_path: Path) -
     newest = begin(tmp_path, 1000)
     newest.require()
     for fence in earlier:
-        with pytest.raises(Superseded, match=r"attempt 1000 has begun: attempt \d+ publishes nothing any more"):
+        with pytest.raises(Superseded, match=r"attempt 1000 has started: attempt \d+ publishes nothing any more"):
             fence.require()
 
 
 def test_an_attempt_that_begins_behind_a_later_one_has_none(tmp_path: Path) -> None:
     later = begin(tmp_path, 2)
-    with pytest.raises(Superseded, match="attempt 2 has begun: attempt 1 "):
+    with pytest.raises(Superseded, match="attempt 2 has started: attempt 1 "):
         begin(tmp_path, 1)
     later.require()
 
@@ -184,7 +184,7 @@ def test_a_rank_that_was_halted_in_a_save_and_goes_on_in_another_attempts_time_c
     markers = AttemptFiles(attempt_folder(run_dir, 1)).read_markers()
     assert {(marker.state, marker.failure.error) for marker in markers.values()} == {("failed", "Superseded")}
     assert {marker.failure.what for marker in markers.values()} == {
-        "attempt 2 has begun: attempt 1 publishes nothing any more."
+        "attempt 2 has started: attempt 1 publishes nothing any more."
     }
     assert [verify_checkpoint(folder).step for folder in sorted((run_dir / "checkpoints").glob("step-*"))][-1] == 6
 
