@@ -46,6 +46,7 @@ def housekeeping(request: HousekeepingRequest) -> CleanReport:
     """
     workspace = request.workspace or default_workspace()
     end_killed_flow_runs()
+    # Before cleaning, which leaves alone whatever MLflow shows as RUNNING.
     killed = end_killed(Workspace(workspace))
     report = clean(
         workspace, apply=request.apply, keep_last=request.keep_last, older_than=f"{request.older_than_days}d"

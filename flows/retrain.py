@@ -43,12 +43,14 @@ def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
     with session(request) as (run, pipeline):
         if request.run:
             return as_state(resume(run, pipeline, request))
+        # Before newer data: where they change daily, no run would ever come to its end.
         if request.in_window and (cut := cut_run(run)) is not None:
             training = continue_run(run, pipeline.launch, cut, tracking_uri(run, pipeline.registry))
             started_unix_s = started_at(run, cut)
             evaluate_and_register(run, pipeline, training)
             finish(run, started_unix_s)
             run.devices.release()  # sharding needs none
+        # A command has checked this already; a run of a form, schedule or trigger has not.
         with run.ledger.span("check"):
             path = pipeline_file(request.pipeline).path
             contract = check_contract(pipeline, path)
@@ -71,6 +73,7 @@ def resume(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest) -> 
     link, started = named_run(run.workspace, request.run, pipeline.pipeline)
     if request.from_step is not None:
         rewind_run(run, link, request.from_step, why=request.note)
+    # Only now: a rewind that is refused leaves the pipeline at the run it was at.
     start(run, link.sha256)
     training = continue_run(run, pipeline.launch, link, tracking_uri(run, pipeline.registry))
     evaluation, outcome = evaluate_and_register(run, pipeline, training)

@@ -41,6 +41,7 @@ def trials(request: TrialsRequest) -> TrialsSummary | State[TrialsSummary]:
         # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
         tried = train_trials(run, wanted, pipeline.launch, manifest, tracking_uri(run, pipeline.registry), at_once)
         ranked = rank_trials(run, pipeline.evaluation, pipeline.launch, pipeline.shards, pipeline.source, tried)
+        # From here on the flow run works on the best one's run, and takes its lock.
         run.at.run = ranked[0].run.sha256[:16]
         best = pipeline.model_copy(update={"training": ranked[0].trial.training})
         evaluation, outcome = evaluate_and_register(run, best, ranked[0].run)

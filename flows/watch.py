@@ -74,7 +74,7 @@ def watch_once(request: WatchRequest) -> WatchOutcome:
     watched = open_watched(request.pipeline, request.workspace or default_workspace())
     with connected() as server:
         deployment = run_requests.deployment_id(server, request.retrain)
-        # Before a look, which may read all data beside a training that goes on.
+        # Before a look, which may read all data beside a training that runs.
         if run := run_requests.active_runs(server, deployment):
             return WatchOutcome("WaitingForRun", f"{run}: the look after its end decides.")
         found = evaluate_triggers(watched, functools.partial(run_requests.newest_event, server))
@@ -85,6 +85,7 @@ def watch_once(request: WatchRequest) -> WatchOutcome:
             return WatchOutcome("PipelinePaused", f"{due.why}. {hold}")
         if closed := _closed(request, watched):
             return WatchOutcome("WaitingForWindow", f"{due.why}. {closed}")
+        # Once more, since looking at the data may have taken long.
         if run := run_requests.active_runs(server, deployment):
             return WatchOutcome("WaitingForRun", f"{due.why}. {run}: the look after its end decides.")
         if not due.is_recorded:

@@ -53,7 +53,7 @@ def promote(
 
     Args:
         override: promote whatever the policy says, and this is why.
-        pipeline: whose policy; by default the one that the model was last judged by.
+        pipeline: whose policy; by default the one that the model was last evaluated by.
 
     Raises:
         ConfigError: no such version, or no reason.
@@ -68,6 +68,7 @@ def promote(
         raise ConfigError("a promotion against the policy needs a reason.", where="--override", advice=KEPT)
     name, version, target = model_refs.resolve(workspace, f"models:/{model}/{version}")
     policy = _policy(workspace, name, pipeline)
+    # Before the model's lock is taken: to hash it all takes long, and retrains wait for that lock.
     _require_proof(workspace, name, version)
     with (
         _at_work(workspace, name) as (context, warnings),
@@ -145,6 +146,7 @@ def rollback(workspace_uri: str, model: str, *, why: str, to: str = "") -> MoveR
     """
     workspace = Workspace.existing(workspace_uri)
     _require_reason(why)
+    # The champion is read before the proof: should it move meanwhile, the compare-and-set refuses.
     now, target = champion_moves.rollback_target(workspace, model, to)
     version = model_refs.version_of(workspace, model, target) or to
     _require_proof(workspace, model, version)

@@ -147,7 +147,7 @@ def _refuse_contract_alone(path: Path, target: str) -> None:
 
 
 def check(request: CheckRequest, *, now_unix_s: float) -> CheckResult:
-    """Take a snapshot, judge it as the gate would, and forget everything but the verdicts.
+    """Take a snapshot, evaluate it as the gate would, and forget everything but the verdicts.
 
     Raises:
         ConfigError: the contract cannot be read, or breaks what an accepted version promised; the label is no class.

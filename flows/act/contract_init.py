@@ -49,7 +49,9 @@ class NewFiles(contextlib.ExitStack):
         try:
             for folder in reversed([each for each in path.parents if not each.exists()]):
                 folder.mkdir()
+                # Callbacks run from the last to the first: files go before the folders that were made for them.
                 self.callback(folder.rmdir)
+            # Exclusive: a file that another process has made since the check is not overwritten.
             with path.open("x", encoding="utf-8") as stream:
                 self.callback(path.unlink)
                 stream.write(text)

@@ -98,6 +98,7 @@ def workflow_text(name: str) -> str:
         f"{install} '.[s3]'": f"{install} -r requirements.txt s3fs",
         "headway ci stdlib-lm": f"headway ci {name}",
     }.items():
+        # A shipped file that was edited without this list would be written unadapted.
         assert text.count(shipped) == 1, shipped
         text = text.replace(shipped, own)
     return text

@@ -45,7 +45,7 @@ def reproduce_model(model_uri: str, workspace_uri: str, *, again: bool, as_json:
         again: forget an earlier reproduction of it, instead of finding or continuing it.
 
     Raises:
-        NotReproduced: it came to other bits; told before.
+        NotReproduced: it came to other bits; reported before.
         ConfigError: no such model, or its configuration is not understood.
         IntegrityError: something that it was made from is gone or altered.
         TrainingFailed, RunStopped, EnvironmentProblem: as a retrain.

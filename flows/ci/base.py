@@ -81,6 +81,7 @@ def read_base(ref: str, beside: Path, scratch: Path) -> Base:
             advice="Run it in a checkout of the pull request, or leave --base out.",
         )
     repository = Path(top.stdout.rstrip("\n")).resolve()
+    # A name that begins with a dash would be an option of git's.
     found = _git(repository, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}") if ref[:1] != "-" else None
     if found is None or found.returncode != 0:
         raise ConfigError(
@@ -93,6 +94,7 @@ def read_base(ref: str, beside: Path, scratch: Path) -> Base:
     commit = (common if common.returncode == 0 else found).stdout.strip()
     tree = scratch / "base"
     tree.mkdir()
+    # An index of its own: git's own one would take the base's files for staged changes of the checkout.
     index = {"GIT_INDEX_FILE": str(scratch / "base.index")}
     for arguments in (("read-tree", commit), ("checkout-index", "--all", "--force", f"--prefix={tree}/")):
         done = _git(repository, *arguments, more=index)
@@ -102,6 +104,7 @@ def read_base(ref: str, beside: Path, scratch: Path) -> Base:
 
 
 def _git(folder: Path, *arguments: str, more: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    # Set in a git hook, where it names the index of the commit that is being made.
     environment = {name: value for name, value in os.environ.items() if name != "GIT_INDEX_FILE"}
     try:
         return subprocess.run(

@@ -98,6 +98,7 @@ class Checks:
         if then is None or not then.is_file():
             raise NotEvaluated(f"{base.message} has no contract of this pipeline")
         try:
+            # Read by itself first: a contract that was broken before is no fault of this change.
             compare_files(then, then)
         except ConfigError as error:
             raise NotEvaluated(f"the contract of {base.message} cannot be read: {error}") from error
@@ -207,7 +208,7 @@ def evaluate_quality(workspace: Workspace, policy: PromotionSpec, registration: 
 
     Args:
         registration: of a model that need not have a version.
-        evaluation: the report that the run judged it by.
+        evaluation: the report that the run evaluated it by.
 
     Raises:
         IntegrityError: a document that it stands on is gone or damaged.

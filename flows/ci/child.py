@@ -98,6 +98,7 @@ def _parsed(line: str) -> JsonDocument | None:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
+    # As Ctrl-C would: ranks keep a checkpoint, and servers of the command end with it.
     process.send_signal(signal.SIGINT)
     try:
         process.wait(ENDS_WITHIN_S)
@@ -108,6 +109,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 def _error(code: int, printed: str, answer: JsonDocument) -> HeadwayError:
     """What the command said last, without its name."""
     kind = BY_EXIT_CODE.get(code, EnvironmentProblem)
+    # Libraries may have written warnings before; the last message with the command's name is its error.
     _, found, message = f"\n{printed}".rpartition(f"\n{PREFIX}")
     if found:
         return kind(message.strip())

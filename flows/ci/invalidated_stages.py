@@ -154,6 +154,7 @@ def _suite(contract_file: Path) -> bytes | None:
 def _search_path(base: Base, before_file: Path) -> tuple[str, ...]:
     """Where the base's own packages are found: as now, the checkout's folders being the base's."""
     places = [Path(place or os.curdir).resolve() for place in sys.path]
+    # Packages outside the checkout, such as libraries, are the same for both.
     inside = [place for place in places if place.is_relative_to(base.repository) and place.is_dir()]
     return (str(before_file.parent), *(str(base.path(place)) for place in inside if base.path(place).is_dir()))
 

@@ -21,7 +21,7 @@ class CiCheckResult(Frozen):
     check: CheckName
     outcome: Outcome
     reason: str
-    """What was found, or why nothing was judged; may have several lines where it failed."""
+    """What was found, or why nothing was evaluated; may have several lines where it failed."""
     details: tuple[str, ...] = ()
     duration_s: float = 0.0
     cause: str = ""
@@ -101,6 +101,7 @@ class Checklist:
         started_s = time.perf_counter()
         try:
             result = self._evaluated(name, check)
+        # The report of an interrupted command says how far it came.
         except (CommandEnded, KeyboardInterrupt):
             self._keep(CiCheckResult(check=name, outcome="skipped", reason="interrupted"), started_s)
             raise
@@ -122,6 +123,7 @@ class Checklist:
             return CiCheckResult(check=name, outcome="skipped", reason=str(nobody))
         except HeadwayError as error:
             return _failure(name, error, str(error), ())
+        # A defect in one check must not cost the report of the others.
         except Exception as error:
             reason = f"a defect of Headway's own ({type(error).__name__}: {error})"
             lines = tuple(traceback.format_exc().splitlines())

@@ -294,6 +294,7 @@ def _unexpected(error: BaseException) -> int:
         error.show(shown)  # type: ignore[attr-defined]
         print_lines(shown.getvalue().rstrip(), sys.stderr)
         return ConfigError.exit_code
+    # By its name: to import Prefect for the class would take seconds at the end of every command.
     if isinstance(error, Terminated) or type(error).__name__ == "TerminationSignal":
         print_line(
             "headway: terminated; finished stages and checkpoints are kept, the same command continues.",
@@ -311,11 +312,13 @@ def _unexpected(error: BaseException) -> int:
         return problem.exit_code
     if isinstance(error, ImportError | SyntaxError):
         try:
+            # A module that cannot be imported mostly means a damaged installation, and that has a remedy.
             check_files()
         except EnvironmentProblem as damage:
             print_lines(f"headway: {damage}", sys.stderr)
             return damage.exit_code
     try:
+        # In a file: on the terminal a traceback would hide the sentence that says what to do.
         descriptor, name = tempfile.mkstemp(prefix="headway-defect-", suffix=".txt")
         with os.fdopen(descriptor, "w") as file:
             traceback.print_exception(error, file=file)

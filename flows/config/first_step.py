@@ -115,6 +115,7 @@ T = TypeVar("T")
 
 def _or_raised(found: T | HeadwayError) -> T:
     if isinstance(found, HeadwayError):
+        # A new one each time: an error that is raised twice gathers the tracebacks of both.
         raise type(found)(found.what, where=found.where, advice=found.advice) from found
     return found
 

@@ -154,6 +154,7 @@ def load_pipeline(path: Path) -> PipelineSpec:
     try:
         spec = parse_yaml_model(PipelineSpec, text, where=str(path))
     except ConfigError:
+        # Both are YAML beside each other, and the errors of a contract read as a pipeline file help nobody.
         _refuse_contract(path)
         raise
     world_size = spec.launch.world_size

@@ -41,7 +41,7 @@ def check_request(request: TrainingRequest, *, only_looks: bool = False) -> tupl
     """
     _ = request.stop
     _, path, pipeline = pipeline_file(request.pipeline)
-    # A run that goes on keeps its own data and code, whatever the contract lists by now.
+    # A run that resumes keeps its own data and code, whatever the contract lists by now.
     is_resume = isinstance(request, RetrainRequest) and bool(request.run)
     contract = check_contract(pipeline, path, is_resume=is_resume)
     check_pipeline_recipe(pipeline, path)
@@ -50,6 +50,7 @@ def check_request(request: TrainingRequest, *, only_looks: bool = False) -> tupl
     if not is_resume:
         check_first_step(pipeline, path, contract, Workspace(request.workspace))
     workspace = Workspace(request.workspace)
+    # A workspace that could not be made is refused by a plan too.
     if not (only_looks and workspace.can_be_created()):
         workspace = Workspace.create(request.workspace)
     if pipeline.training.start_from is not None:

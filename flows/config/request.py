@@ -59,7 +59,7 @@ class TrainingRequest(BaseModel):
 
     @property
     def command(self) -> str:
-        """What a person types to ask for the same, or to go on with it, with no other bound than the windows."""
+        """What a person types to ask for the same, or to resume it, with no other bound than the windows."""
         raise NotImplementedError
 
     @property
@@ -142,7 +142,7 @@ class RetrainRequest(TrainingRequest):
 
 
 class TrialsRequest(TrainingRequest):
-    """Try out settings of one pipeline's training, as its file's `trials` says, and go on with the best."""
+    """Try out settings of one pipeline's training, as its file's `trials` says, and continue with the best."""
 
     @property
     def command(self) -> str:

@@ -179,6 +179,7 @@ def weekly_places(windows: Sequence[WeeklyWindow]) -> Iterator[tuple[int, int, W
 def merged_week(windows: Sequence[WeeklyWindow]) -> list[tuple[int, int]]:
     """The stretches of a week that are open, adjacent windows being one; none where the week never closes."""
     places = sorted((start, end) for start, end, _ in weekly_places(windows))
+    # Past Sunday's midnight the week begins again: a window may adjoin one of Monday.
     ends_here = {end % WEEK_MINUTES for _, end in places}
     by_start = dict(places)
     stretches = []

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 def install_signal_handlers() -> None:
     """From now on SIGTERM raises `Terminated`, and SIGHUP `HungUp`, unless it is ignored as under `nohup`."""
     signal.signal(signal.SIGTERM, terminate)
+    # `nohup` starts a command with the signal ignored, and its user wants it so.
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, hang_up)
 

@@ -1,4 +1,4 @@
-"""What a person is told to type next."""
+"""What a person may type next."""
 
 from __future__ import annotations
 

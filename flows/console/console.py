@@ -60,6 +60,7 @@ def print_table(console: Console, table: RenderableType, *, wrapped: bool | None
     """
     options = console.options
     if not (console.is_terminal if wrapped is None else wrapped):
+        # Rich takes a pipe for 80 columns wide, and would cut or fold what programs read.
         options = options.update(width=Measurement.get(console, options.update(max_width=ANY_WIDTH), table).maximum)
     for segments in console.render_lines(table, options, pad=False):
         line = Text.assemble(*((segment.text, segment.style or "") for segment in segments))

@@ -29,6 +29,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def prepare() -> None:
     """Set what is not set; before Prefect or MLflow is imported. Yours win, but not what lies in the current folder."""
+    # First: once Prefect is imported, it has read its settings from files there.
     leave_out_the_current_folder()
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)

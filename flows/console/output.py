@@ -34,7 +34,7 @@ def print_lines(text: str, stream: TextIO | None = None) -> None:
 
 @contextlib.contextmanager
 def only_shown(what: str) -> Iterator[None]:
-    """Around what shows what was done: a failure of it is told, and changes neither what was done nor the exit code.
+    """Around what shows what was done: a failure is reported, and changes neither what was done nor the exit code.
 
     A closed pipe has nobody to be told.
     """

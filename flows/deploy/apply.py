@@ -39,7 +39,7 @@ def apply(server: PrefectClient, changes: Sequence[ResourceChange], on_done: Cal
     """Do what `changes` says, in its order.
 
     Args:
-        on_done: is told each step that was taken.
+        on_done: receives each step that was taken.
 
     Raises:
         EnvironmentProblem: the server refused one, or went away; names what was done and what was not. The same
@@ -84,6 +84,7 @@ def _remove(server: PrefectClient, place: str) -> None:
     try:
         server.ask("DELETE", place)
     except httpx.HTTPStatusError as error:
+        # A step that was taken and whose answer was lost is taken again by the same command.
         if error.response.status_code != httpx.codes.NOT_FOUND:  # gone meanwhile
             raise
 

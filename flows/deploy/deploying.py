@@ -117,6 +117,7 @@ def _wanted(folder: Path, profile_name: str, project_folder: str = "") -> Desire
     Args:
         project_folder: where runs find the project; `folder` if empty.
     """
+    # It goes into the runs' environment, where a relative path would start at the worker's folder.
     folder = folder.resolve()
     project, profile = load_profile(folder, profile_name)
     return DesiredState(

@@ -195,6 +195,7 @@ def _deployment(
             "entrypoint": ENTRYPOINTS[flow],
             "parameters": parameters,
             "parameter_openapi_schema": wanted.forms[flow],
+            # A wrong form is refused where it is filled in, and not by a run that fails at night.
             "enforce_parameter_schema": True,
             "work_pool_name": profile.pool.name,
             "job_variables": {"env": {key: value for key, value in sorted(given.items()) if value is not None}},

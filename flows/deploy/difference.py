@@ -41,6 +41,7 @@ def difference(
     What carries no mark is never removed, and changed only with `adopt`; a work pool without it is used as it is.
     """
     by_place: dict[tuple[Kind, str], list[ExistingResource]] = {}
+    # Ours first: of two with one name, the other's is never changed in its place.
     for each in sorted(found, key=lambda each: not each.ours):
         by_place.setdefault((each.kind, each.name), []).append(each)
     made = [change for each in wanted for change in _make(each, by_place.get((each.kind, each.name), []), adopt)]
@@ -71,6 +72,7 @@ def _make(wanted: Resource, there: list[ExistingResource], adopt: bool) -> Itera
 def _changed(before: dict[str, Json], after: dict[str, Json]) -> tuple[FieldChange, ...]:
     return tuple(
         FieldChange(field=field, before=before.get(field), after=value)
+        # Only what is wanted is compared: Prefect adds fields and defaults of its own.
         for field, value in after.items()
         if before.get(field) != value
     )

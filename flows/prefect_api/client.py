@@ -60,6 +60,7 @@ class PrefectClient:
         while True:
             page = self.ask("POST", path, {"limit": PAGE, "offset": len(found)})
             with self.reading():
+                # Raises here where an entry is no object, and not at whoever uses it.
                 found.extend(each | {} for each in page)
                 if len(page) < PAGE:
                     return found

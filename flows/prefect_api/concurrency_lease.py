@@ -1,4 +1,4 @@
-"""A run of a deployment goes on while Prefect's server is away, or after it has forgotten who holds what.
+"""A run of a deployment continues while Prefect's server is away, or after it has forgotten who holds what.
 
 Every deployment runs one at a time, so that a run holds a slot by a lease, which its process renews. Prefect's own
 renewal ends the run after three failures within seconds: a server that is away at such a moment, or that was started
@@ -34,7 +34,7 @@ def keep_running() -> None:
 
 @contextlib.contextmanager
 def renewing(lease_id: UUID, lease_duration: float, **_of_prefect: bool) -> Iterator[None]:
-    """While the body runs the lease is renewed, and whatever becomes of it, the body goes on.
+    """While the body runs the lease is renewed, and whatever becomes of it, the body continues.
 
     Args:
         lease_duration: in seconds.
@@ -51,6 +51,7 @@ def renewing(lease_id: UUID, lease_duration: float, **_of_prefect: bool) -> Iter
         yield
     finally:
         ended.set()
+        # A request that hangs must not hold up the end of a run; the thread is a daemon.
         renewal.join(ENDS_WITHIN_S)
 
 
@@ -65,6 +66,7 @@ def _renew(lease_id: UUID, lease_duration_s: float, ended: threading.Event) -> N
                 if not is_reported and not ended.is_set():
                     _log().warning("Prefect's server does not renew this run's slot; the run continues: %s", error)
                 is_reported = True
+            # Several may fail in a row before the server gives the slot to another run.
             ended.wait(lease_duration_s / RENEWALS_A_LEASE)
 
 

@@ -82,6 +82,7 @@ class CountedDevices:
                 blocked = self._try(server)
                 if not blocked:
                     return
+                # Who has to wait is counted, so that others with less priority let it pass.
                 if not is_queued:
                     is_queued = self._queue(server, waiting)
                 if blocked != reported:
@@ -110,6 +111,7 @@ class CountedDevices:
                 for limit in server.all(f"{PATH}/filter"):
                     if limit["active_slots"] and self._has_precedence(str(limit["name"])):
                         return "one of a higher priority waits for them"
+            # Where one is missing, those that were taken are given back: two that hold a part each would wait for ever.
             with contextlib.ExitStack() as held:
                 for device, number in sorted(self.slots.items()):
                     name = limit_name(self.prefix, device)
@@ -124,6 +126,7 @@ class CountedDevices:
 
     def _has_precedence(self, name: str) -> bool:
         """Whether a limit counts those who wait for one of these devices with a higher priority."""
+        # The name of a queue ends with its priority, which is what remains.
         waiting = (name.removeprefix(queue_name(self.prefix, device, 0)[:-1]) for device in self.slots)
         return any(each.lstrip("-").isdigit() and int(each) > self.priority for each in waiting if each != name)
 
@@ -164,6 +167,7 @@ def _lease(server: PrefectClient, name: str, number: int) -> str | None:
         with server.reading():
             return str(server.ask("POST", f"{PATH}/increment-with-lease", body)["lease_id"])
     except httpx.HTTPStatusError as error:
+        # 423 is how Prefect says that so many slots are not free.
         if error.response.status_code != httpx.codes.LOCKED:
             raise
         return None
@@ -201,13 +205,14 @@ class _Keeper:
                     server.ask("POST", f"{PATH}/decrement-with-lease", {"lease_id": self._lease})
 
     def _renew(self, server: PrefectClient) -> None:
-        """A training that goes on is worth more than its count: a lease that is gone is asked for anew."""
+        """A training that continues is worth more than its count: a lease that is gone is asked for anew."""
         try:
             if self._lease is None:
                 self._lease = _lease(server, self._name, self._number)
             else:
                 server.ask("POST", f"{PATH}/leases/{self._lease}/renew", {"lease_duration": LEASE_S})
         except httpx.HTTPStatusError as error:
+            # A server's own failure, from 500 on, says nothing of the lease: the next try may find it.
             if self._lease is not None and error.response.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
                 self._lease = None
                 what = f"the server forgot that {self._number} of {self._name} are held here; they are asked for anew."

@@ -75,6 +75,7 @@ _started: list[_OwnServer] = []
 def _own_server() -> _OwnServer:
     """The server of this process, for all its flows, until the interpreter ends."""
     for own in _started:
+        # One that died is replaced: a program may retrain for days.
         if own.process.poll() is None:
             return own
     require_home()
@@ -122,6 +123,7 @@ def require_answer(api_url: str, advice: str = "") -> None:
     message = b""
     try:
         with urllib.request.urlopen(f"{api_url.rstrip('/')}/health", timeout=ANSWER_WITHIN_S) as answer:
+            # One byte more shows that it is another answer, and whoever gives it may never end.
             message = answer.read(len(HEALTHY) + 1)
         problem = "" if message == HEALTHY else NOT_PREFECT
     except urllib.error.HTTPError as error:

@@ -70,6 +70,7 @@ def end_killed_flow_runs() -> int:
     ended: list[str] = []
     try:
         for claim in killed_flow_runs():
+            # Under the claim's lock, so that of two commands only one ends the flow run.
             discard_if_abandoned(claim, lambda claim=claim: _end(claim, ended))  # type: ignore[misc]
     except Exception as error:
         log.warning("flow runs of killed commands could not be ended in Prefect: %s", error)
@@ -94,6 +95,7 @@ def _end(claim: Path, ended: list[str]) -> None:
                 claim.unlink()
             return
         if run.state is None or not run.state.is_final():
+            # Forced: rules of Prefect's for changes of state could refuse it, or put another in its place.
             client.set_flow_run_state(identity, Crashed(message=message), force=True)
             for task in client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[identity]))):
                 if task.state is None or not task.state.is_final():

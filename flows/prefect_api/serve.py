@@ -66,7 +66,7 @@ class ServerProcess:
 
 
 def serve(workspace_uri: str, prefect_port: int, mlflow_port: int) -> None:
-    """Start both, say where to click and how to log in, and wait for Ctrl-C; should one end, the other goes on.
+    """Start both, say where to click and how to log in, and wait for Ctrl-C; should one end, the other continues.
 
     Raises:
         EnvironmentProblem: a port is taken, or a server is not ready in time; or, at the end, one ended by itself.
@@ -75,7 +75,9 @@ def serve(workspace_uri: str, prefect_port: int, mlflow_port: int) -> None:
     file = password_file()
     password = kept_password(file)
     prefect, mlflow = prefect_server(prefect_port, password), mlflow_server(workspace, mlflow_port, password)
+    # MLflow takes its port by itself, and late: a port that is taken should be found before anything is started.
     listening(mlflow.name, mlflow.port, mlflow.option).close()
+    # By default it ends Python without unwinding, and the servers would be the reaper's to end.
     signal.signal(signal.SIGTERM, _terminate)
     logs = workspace.local_path("ui")
     logs.mkdir(parents=True, exist_ok=True)
@@ -216,6 +218,7 @@ def listening(name: str, port: int, option: str) -> socket.socket:
     """
     with contextlib.ExitStack() as on_failure:
         listener = on_failure.enter_context(socket.socket())
+        # Else the kernel keeps the port for a minute after a server with open connections has ended.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((LOOPBACK, port))
@@ -251,6 +254,7 @@ def running(server: ServerProcess, logs: Path) -> Iterator[subprocess.Popen[byte
                 pass_fds=() if server.listener is None else (server.listener.fileno(),),
             )
         if server.listener is not None:
+            # The child has its own copy; with ours the port would stay open after the child's end.
             server.listener.close()
         try:
             yield process
@@ -258,6 +262,7 @@ def running(server: ServerProcess, logs: Path) -> Iterator[subprocess.Popen[byte
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_WITHIN_S)
+            # MLflow's server has processes of its own, which carry the token as well.
             sweep(TOKEN, token)
             process.wait()
 

@@ -83,6 +83,7 @@ def kept_password(file: Path) -> str:
 
 def _read(file: Path) -> str:
     """Empty where nothing trustworthy is there."""
+    # No link is followed, and the opened file itself is looked at: a name may come to mean another file in between.
     with contextlib.suppress(FileNotFoundError), os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW)) as stream:
         status = os.fstat(stream.fileno())
         if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & OF_OTHERS:

@@ -25,6 +25,7 @@ def ended_with_worker(on_lost: Callable[[], object]) -> Iterator[None]:
         yield
         return
     worker = os.pidfd_open(os.getppid())
+    # To wake the thread out of `select`: its end of the pipe becomes readable when the other is closed.
     done, finished = os.pipe()
     is_lost = threading.Event()
 
@@ -34,6 +35,7 @@ def ended_with_worker(on_lost: Callable[[], object]) -> Iterator[None]:
             is_lost.set()
             with contextlib.suppress(Exception):
                 on_lost()
+            # What Prefect sends to cancel a run, so that a checkpoint is kept in the same way.
             os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=watch, name="worker-watch", daemon=True)

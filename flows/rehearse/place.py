@@ -51,6 +51,7 @@ def rehearsal_place(workspace: Workspace, *, keep: bool) -> Iterator[RehearsalPl
     What a killed rehearsal of this machine left goes first, unless a job of it still works.
     """
     for owner in workspace.local_path(REHEARSALS).glob(f"{MACHINE}-*/{OWNER}"):
+        # A scheduler's job may outlive the command that was killed, and writes there still.
         if not is_at_work(owner.parent):
             discard_if_abandoned(owner, lambda folder=owner.parent: _discard(workspace, folder))  # type: ignore[misc]
     folder = workspace.local_path(f"{REHEARSALS}/{MACHINE}-{uuid.uuid4().hex[:8]}")
@@ -73,6 +74,7 @@ def _discard(workspace: Workspace, folder: Path) -> None:
     """Its claim last: what an interrupt leaves is found by the next rehearsal."""
     made = Workspace(_workspace_uri(workspace, folder))
     if not made.is_local:
+        # Listed before the first is removed: a listing that changes under way may skip files.
         for file in list(workspace.files(f"{REHEARSALS}/{folder.name}")):
             workspace.remove(file.path)
     shutil.rmtree(made.local_root, ignore_errors=True)
@@ -80,5 +82,6 @@ def _discard(workspace: Workspace, folder: Path) -> None:
         if each.is_dir():
             shutil.rmtree(each, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
+    # Another rehearsal may be at work beside; a folder that is not empty stays.
     with contextlib.suppress(OSError):
         folder.parent.rmdir()

@@ -73,6 +73,7 @@ def make_small_project(pipeline: PipelineSpec, file: Path, scratch: Path, *, ste
     subset = draw_subset(pipeline.source, file.parent, scratch, contract.texts, contract.quarantined_types)
     for neighbour in file.parent.iterdir():
         if neighbour.suffix == ".py" or (neighbour / "__init__.py").is_file():
+            # Links, not copies: packages may be large, and are only read.
             (folder / neighbour.name).symlink_to(neighbour.resolve())
     small = smaller(pipeline, subset, steps)
     (folder / file.name).write_text(yaml.safe_dump(small.model_dump(mode="json"), sort_keys=False))
@@ -131,6 +132,7 @@ def _write_contract(contract_file: Path, where: Path, *, is_all: bool) -> list[s
     contract = yaml.safe_load(contract_file.read_text())
     excluded = [key for key in (AGE, *(() if is_all else OF_ALL_DATA)) if contract.pop(key, None)]
     if "suite" in contract:
+        # Its path is relative to the contract, which is written elsewhere here.
         contract["suite"] = str((contract_file.parent / contract["suite"]).resolve())
     if not is_all:
         contract["quarantine_limit_ratio"] = 1.0  # a part may have more of such rows than the whole

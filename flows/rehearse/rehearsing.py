@@ -80,6 +80,7 @@ class RehearsalRunner:
             raise EnvironmentProblem(" ".join(report.faults), where=pipeline.pipeline)
 
     def _rehearse(self, project: SmallProject, place: RehearsalPlace) -> HeadwayError | None:
+        # So that stopping, restoring and resuming are rehearsed as well, which a run to its end would not show.
         half = project.steps // 2
         try:
             if half:
@@ -99,6 +100,7 @@ class RehearsalRunner:
         )
         with (
             _set(watchers, (self._events.append, self._on_event)),
+            # Both flow runs are of one command: the second's time account begins with itself.
             _set(command_started_unix_s, time.time()),
             _set(entered, request),  # whose end is ours
             _without_places_of_the_team(),

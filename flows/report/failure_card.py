@@ -30,7 +30,7 @@ class FailureCard(BaseModel):
     last_lines: list[str] = []
     """What that rank wrote last on stderr."""
     last_good_step: int | None = None
-    """Of the newest checkpoint, which is verified once more before anything goes on from it."""
+    """Of the newest checkpoint, which is verified once more before anything resumes from it."""
     failed_step: int | None = None
     """The newest step that any rank of the attempt that failed wrote down; None where none did, or none failed."""
     attempts: list[tuple[str, AttemptRecord]] = []

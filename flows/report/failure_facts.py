@@ -74,13 +74,14 @@ class _Notes:
 def failure_card(context: RunContext, request: TrainingRequest, pipeline: PipelineSpec) -> Iterator[None]:
     """Whatever fails in the body leaves a card. A stop, and an interrupt, is no failure.
 
-    A stop's own words say which checkpoint was kept; of an interrupt, which has none, it is told here.
+    A stop's own words say which checkpoint was kept; of an interrupt, which has none, it is reported here.
     """
     notes = _Notes()
     context.ledger.listeners.append(notes)
     # What trials come to says nothing of the pipeline's retrains.
     is_retrain = isinstance(request, RetrainRequest)
     brief = dataclasses.replace(context, workspace=Workspace(context.workspace.uri, BRIEFLY))
+    # A card must not make the folder of a workspace that went away anew.
     brief.workspace.presence = context.workspace.presence
     try:
         yield
@@ -177,7 +178,7 @@ def make_card(
 
 
 def _described(error: Exception, first: Failure) -> Failure:
-    """What a person is told, and which rank failed first."""
+    """What a person has to know, and which rank failed first."""
     if not isinstance(error, HeadwayError):
         what = f"{type(error).__name__}: {error}"
         defect = Failure(cause="defect", error=type(error).__name__, exit_code=EXIT_DEFECT, what=what, advice=DEFECT)
@@ -226,6 +227,7 @@ def _gang(folder: Path, run_dir: Path) -> str:
 
 
 def _newest_checkpoint(workspace: Workspace, run_dir: Path) -> int | None:
+    # Another machine may have published newer ones than lie here.
     published = [] if workspace.is_local else workspace.names(f"runs/{run_dir.name}/checkpoints")
     there = {step for step in map(step_of, published) if step}
     return max(there | _checkpoints_here(run_dir), default=None)

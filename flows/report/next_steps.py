@@ -56,6 +56,7 @@ def next_steps(workspace: Workspace, pipeline: PipelineSpec, error: Exception, s
     cause = error.cause if isinstance(error, HeadwayError) else "defect"
     mended = what_to_fix(error)
     goes_on = f"resumes from step {step}" if step else "begins anew"
+    # A run that failed for good is given up, so that no checkpoint of it is resumed.
     begins = "takes data and code as they are then" if is_permanent(error) else goes_on
     if pipeline.windows is None:
         if mended is not None:

@@ -65,7 +65,7 @@ class RetrainSummary(BaseModel):
     waits: bool = False
     """Everything speaks for it, and a person is still to approve of it."""
     evaluation: str = ""
-    """Digest of the report that it was judged by."""
+    """Digest of the report that it was evaluated by."""
     steps: StepSummary | None = None
     """Of rank 0, where this flow run trained."""
 

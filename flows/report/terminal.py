@@ -96,7 +96,7 @@ def stage_line(event: Event) -> str:
 
 
 def notice_line(event: Event) -> str:
-    """What a person is told of an event that is no step; empty for most, and for an attempt at a first step."""
+    """What a person reads of an event that is no step; empty for most, and for an attempt at a first step."""
     name = str(event["event"])
     if name.startswith("stage.") and "duration_s" in event:
         return stage_line(event)
@@ -118,6 +118,7 @@ class Rate:
 
     def update(self, event: Event) -> tuple[float, float]:
         duration_s = max(float(event["duration_s"]), 1e-9)
+        # The first step sets the rate; later ones move it little, so that one slow step does not shake the ETA.
         weight = 0.1 if self._step_s else 1.0
         self._step_s += weight * (duration_s - self._step_s)
         self._per_s += weight * (event["tokens"] / duration_s - self._per_s)
@@ -144,6 +145,7 @@ class Terminal:
     def _step(self, event: Event) -> None:
         line = step_line(event, *self._rates[event.get("trial", "")].update(event))
         if self._live:
+            # Over the line before, and the rest of that is cleared: a step needs no line of its own.
             self._stream.write(f"\r\x1b[K{plain_text.one_line(line)}")
             self._stream.flush()
             self._open_line = True

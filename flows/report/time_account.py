@@ -38,6 +38,7 @@ def account(events: Iterable[Event], started_unix_s: float, ended_unix_s: float)
         events: of the flow and of rank 0 of every attempt, in any order.
     """
     names = {UNNAMED: 0}
+    # Arrays, not lists of tuples: a long run has millions of spans.
     named, begins_s, ends_s = array("i"), array("d"), array("d")
     for event in events:
         for name, begin_s, end_s in _spans(event):

@@ -86,11 +86,12 @@ def read_running(workspace: Workspace) -> list[RunningRetrain]:
 
 
 def _living(spool: Path) -> Event | None:
-    """The first event of a flow run that goes on here; None of any other."""
+    """The first event of a flow run that runs here; None of any other."""
     first = next(SpoolTail(spool).stream(), {})
     if first.get("event") != "flow.begin" or first.get("host") != socket.gethostname():
         return None
     with open_regular(spool) as stream:
+        # It is the last event: the end of a long file is enough to see it.
         stream.seek(max(stream.seek(0, 2) - 4096, 0))
         if b'"event":"flow.end"' in stream.read():
             return None
@@ -101,6 +102,7 @@ def _living(spool: Path) -> Event | None:
 def start_ticks(pid: int) -> int | None:
     """When the kernel started a process, in ticks since boot: with its number, its identity. None when it is gone."""
     try:
+        # The second field, the program's name in brackets, may hold spaces and brackets; the start is the 22nd.
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, IndexError, ValueError):
         return None
@@ -160,6 +162,7 @@ def _ranks(folder: Path) -> Iterator[RankStatus]:
         assert files is not None
         signs = [marker.unix_s]
         with contextlib.suppress(OSError):
+            # Markers change with a rank's state alone; the spool grows with each step.
             signs.append(files.rank_spool(rank).stat().st_mtime)
         yield RankStatus(rank=rank, pid=marker.pid, state=marker.state, last_sign_unix_s=max(signs))
 
@@ -227,7 +230,7 @@ def _stopped(role: str, pid: int) -> Iterator[ProcessProblem]:
 
 
 def words(retrain: RunningRetrain, now_unix_s: float) -> dict[str, str]:
-    """What a person is told, by name."""
+    """What a person reads, by name."""
     for_s = now_unix_s - retrain.since_unix_s
     of = "" if retrain.max_attempts is None else f" of {retrain.max_attempts}"
     total = "" if retrain.max_steps is None else f" of {retrain.max_steps:,}"

@@ -56,6 +56,7 @@ def session(request: TrainingRequest) -> Iterator[tuple[RunContext, PipelineSpec
     started_unix_s = command_started_unix_s.get() or time.time()
     with (
         naming_a_full_disk(str(workspace.local_root)),
+        # Before anything is looked up: what a flow run at work may have found is not cleaned away.
         at_work_in(workspace.local_root, workspace.local_path("sessions")) as claim,
         _present(workspace, claim),
         _ledger(request, stop, pipeline, workspace, started_unix_s) as (identity, ledger),
@@ -82,10 +83,11 @@ def session(request: TrainingRequest) -> Iterator[tuple[RunContext, PipelineSpec
             wait_s=request.wait_s if isinstance(request, RetrainRequest) else None,
         )
         starving_after = None if pipeline.windows is None else pipeline.windows.starving_after
-        # Trials are nobody's current run: what a retrain left to go on with is not for them to end.
+        # Trials are nobody's current run: what a retrain left to be resumed is not for them to end.
         is_retrain = isinstance(request, RetrainRequest)
         recording = recording_the_end(context, starving_after) if is_retrain else contextlib.nullcontext()
         with (
+            # Left from the last to the first: what a lost workspace led to has its name before the card is written.
             context.owned.held,
             recording,
             failure_card(context, request, pipeline),
@@ -108,15 +110,18 @@ def _ledger(
         contextlib.closing(Ledger(ledger_spool(workspace, identity), process="flow", flow_run=identity)) as ledger,
     ):
         ledger.listeners.extend((*watchers.get(), *run_log()))
+        # The kernel gives a number again once its process has ended; with the start it is unique.
         here = {"host": socket.gethostname(), "pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
         begin = {"pipeline": pipeline.pipeline, "note": request.note, "started_unix_s": started_unix_s, **here}
         ledger.event("flow.begin", **begin, **({"stop": message} if (message := str(stop)) else {}))
+        # A full disk should be found now, not after hours of training.
         ledger.require_written()
         try:
             yield identity, ledger
         except RunStopped as stopped:
             ledger.event("flow.stopped", reason=stopped.reason, message=str(stopped), continued_by=request.command)
             raise
+        # Prefect's cancellation and Ctrl-C are no `Exception`, and have to be on record as well.
         except BaseException as error:
             ledger.event("flow.failed", error=type(error).__name__, message=str(error))
             raise
@@ -130,6 +135,7 @@ def _published_at_the_end(workspace: Workspace, identity: str) -> Iterator[None]
     try:
         yield
     finally:
+        # The ledger is a copy there: a store that is away must not make a finished retrain fail.
         with contextlib.suppress(OSError, HeadwayError):
             Workspace(workspace.uri, BRIEFLY).publish_tree(f"ledger/{identity}")
 

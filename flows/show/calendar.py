@@ -77,7 +77,7 @@ class Calendar(BaseModel):
     held: Hold | None = None
     """Who lets no retrain of it begin, windows or not; None: nobody."""
     cut: str = ""
-    """The run that windows have cut, and how many: the next one goes on with it. Empty where there is none."""
+    """The run that windows have cut, and how many: the next one resumes it. Empty where there is none."""
 
 
 def make_calendar(pipeline: Pipeline, now: datetime.datetime, ahead: datetime.timedelta) -> Calendar:

@@ -143,6 +143,7 @@ def _files_finding() -> DoctorFinding:
 def _ranks_meet() -> str:
     """Raises `EnvironmentProblem`: two ranks on this machine cannot talk to each other."""
     with tempfile.TemporaryDirectory() as folder:
+        # On loopback: gloo else resolves the host's name, which takes long where a resolver does not answer.
         environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
         started = [
             subprocess.Popen(
@@ -230,6 +231,7 @@ def _hosts(launch: LaunchSpec, workspace: Workspace) -> str:
             run_dir=Path(folder),
         )
         if launch.is_detached:
+            # The scheduler's own check of the job; nothing is queued.
             scheduler_for(launch).dry_run(launch, gang)
             name = launch.launcher.capitalize()
             nodes = count(launch.nodes, "node")

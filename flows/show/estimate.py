@@ -65,6 +65,7 @@ class _Steps(NamedTuple):
 
 
 def _attempts(workspace: Workspace, pipeline: str) -> Iterator[_Steps]:
+    # Before a first run there is nothing to read, and perhaps no workspace.
     if workspace.is_empty():
         return
     for run in read_status(workspace.uri).runs:

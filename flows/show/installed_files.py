@@ -139,6 +139,7 @@ def _resized(path: str, file: RecordedFile) -> str:
 
 def _altered(path: str, file: RecordedFile) -> str:
     algorithm, _, recorded = file.digest.partition("=")
+    # RECORD may name an algorithm that this Python does not have.
     if algorithm not in hashlib.algorithms_guaranteed:
         return _resized(path, file)
     digest = hashlib.new(algorithm, Path(path).read_bytes()).digest()

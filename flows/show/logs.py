@@ -46,10 +46,10 @@ def show_logs(
     follow: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Print a run's logs; `follow` goes on until the run does no more.
+    """Print a run's logs; `follow` continues until the run ends.
 
     Args:
-        run: the beginning of a run's id, or a flow run's; empty: the one that goes on, or the newest.
+        run: the beginning of a run's id, or a flow run's; empty: the one that runs, or the newest.
         ranks: only what these wrote and what happened to them; where empty all, and what agents and guards wrote.
         attempt: only this one of the gang that trains.
         tail: of what is there already, only so many lines.
@@ -184,6 +184,7 @@ class EventFormatter:
             return ""
         try:
             return self._words(run_event)
+        # Who looks for a fault reads damaged ledgers as well; one line must not end the listing.
         except (KeyError, TypeError, ValueError, OverflowError):
             return f"{'damaged':<{STAGE_WIDTH}} the event {run_event.event['event']} lacks what it should say."
 

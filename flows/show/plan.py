@@ -66,6 +66,7 @@ def make_plan(request: TrainingRequest, *, may_rehearse: bool = False) -> Plan:
     pipeline, path, workspace = check_request(request, only_looks=True)
     with contextlib.ExitStack() as looking:
         uri = workspace.uri
+        # A plan makes no workspace, and needs one to remember digests in.
         if not workspace.local_root.exists():  # what is remembered of the source's files lies in one, or goes
             folder = looking.enter_context(scratch_folder("headway-plan-"))
             workspace = Workspace.create(str(folder / "workspace"))

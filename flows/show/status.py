@@ -74,7 +74,7 @@ class RunStatus(BaseModel):
     ended: str = ""
     """Why its newest attempt ended, where that was not its last step."""
     continued_by: str = ""
-    """The command that goes on."""
+    """The command that continues it."""
 
 
 class WaitingStatus(BaseModel):
@@ -170,12 +170,14 @@ def _run(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus
     folder = workspace.local_path(f"runs/{name}")
     here = run_lock.holder_of(folder)
     finished = workspace.exists(f"runs/{name}/{RESULT_NAME}")
+    # The store is asked only where nothing here says who has the run.
     there = None if workspace.is_local or here or finished else lease_records.remote_owner(workspace, name)
     owner = here or there
     kept = set(committed_steps(folder / "checkpoints"))
     if not workspace.is_local:
         published = workspace.names(f"runs/{name}/checkpoints")
         kept |= {step for step in map(step_of, published) if step is not None}
+    # While somebody works on the run, its newest attempt has no end to be shown.
     newest = None if run_lock.is_at_work(folder) else newest_attempt(folder)
     is_open = newest is not None and newest.state != "done"
     return RunStatus(
@@ -203,18 +205,18 @@ def newest_attempt(folder: Path) -> AttemptRecord | None:
 
 
 def _continued_by(attempt: AttemptRecord, run: str, *, is_resumable: bool) -> str:
-    """The command that goes on with the run, whatever became of its pipeline's files since.
+    """The command that resumes the run, whatever became of its pipeline's files since.
 
     A retrain does only while data, code and configuration are what they were; else it begins another run.
 
     Args:
-        is_resumable: its training is not finished, and what it was begun with is on record.
+        is_resumable: its training is not finished, and what it was started with is on record.
     """
     typed = shlex.split(attempt.continued_by)
     if "retrain" not in typed or not is_resumable:
         return attempt.continued_by
     place = typed.index("retrain")
-    # Nothing waits for a window that goes on by hand.
+    # Nothing waits for a window that is resumed by hand.
     options = [each for each in typed[place + 2 :] if each != "--in-window"]
     return shlex.join([*typed[:place], "resume", run, "--pipeline", *typed[place + 1 : place + 2], *options])
 
@@ -235,6 +237,7 @@ def runs_named(status: Status, name: str) -> list[RunStatus]:
     """Those whose id begins so, and those that a flow run of this id trained: an alert shows no other."""
     trained: set[str] = set()
     with contextlib.suppress(ValueError):
+        # Also a check: a name that is no flow run's id could lead out of the folder.
         spool = Workspace(status.workspace).local_path(f"ledger/{uuid.UUID(name)}/flow.jsonl")
         trained = {Path(event["path"]).name for event in SpoolTail(spool).stream() if event["event"] == "run.folder"}
     return [run for run in status.runs if run.run in trained or run.run.startswith(name)]
@@ -266,7 +269,7 @@ def request_profile(workspace_uri: str, run: str, num_steps: int) -> str:
 
 
 def _running_folder(workspace_uri: str, run: str) -> RunStatus:
-    """The one run that goes on and begins so."""
+    """The one run at work whose name begins so."""
     status = read_status(workspace_uri)
     named = runs_named(status, run)
     matching = [each for each in named if each.is_running]
@@ -284,7 +287,7 @@ def _running_folder(workspace_uri: str, run: str) -> RunStatus:
 
 
 def _over(run: RunStatus, is_running: str) -> ConfigError:
-    """What who asks something of a run is told, if it goes on no more."""
+    """What who asks something of a run reads, if nobody works on it any more."""
     where = "before its first step" if run.step is None else f"at step {run.step:,}"
     why = f": {run.ended}" if run.ended else "."
     again = f"`{run.continued_by}` resumes it. " if run.continued_by else ""

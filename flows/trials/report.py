@@ -45,7 +45,7 @@ class TrialsSummary(BaseModel):
     keep: str
     """What to write into the pipeline file, so that every retrain takes the best one's settings."""
     best: RetrainSummary
-    """What became of the first, judged on other examples."""
+    """What became of the first, evaluated on other examples."""
 
 
 def report(context: RunContext, ranked: Sequence[TrialResult], best: RetrainSummary) -> TrialsSummary:
@@ -88,6 +88,7 @@ def as_yaml(settings: Settings) -> str:
             branch = branch.setdefault(part, {})  # type: ignore[assignment]
         branch[leaf] = value
     text: str = yaml.safe_dump({"training": training}, default_flow_style=True, sort_keys=False, width=10_000)
+    # Without the outer braces, so that it can stand in a pipeline file as it is.
     return text.strip()[1:-1]
 
 

@@ -119,9 +119,11 @@ def evaluate_triggers(watched: WatchedPipeline, newest_event: NewestEvent | None
     """
     workspace, pipeline = watched.workspace, watched.spec.pipeline
     with (
+        # A look makes documents too, which a cleaner at work meanwhile must leave alone.
         at_work_in(workspace.local_root, workspace.local_path("sessions")),
         brief_context(pipeline, workspace, watched.path.parent) as context,
     ):
+        # The plain function: as a task of Prefect's it would need a server.
         taken = snapshot.fn(context, watched.spec.contract, watched.spec.source)
         history = read(workspace, pipeline)
         figures = tuple(_figures(context, watched, taken, history, newest_event))

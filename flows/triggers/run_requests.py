@@ -1,4 +1,4 @@
-"""What the watch asks of a Prefect server: the newest event, runs that go on, and one retrain for one ask."""
+"""What the watch asks of a Prefect server: the newest event, runs that are active, and one retrain for one ask."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOON = datetime.timedelta(seconds=60)
 MAX_TRIES = 5
 """Runs for one ask that came to nothing by no fault of the data or the model."""
 BY_LIMIT = "Deployment concurrency limit reached."
-"""How Prefect begins the message of a run that it cancels because another one of its deployment is going on."""
+"""How Prefect begins the message of a run that it cancels because another one of its deployment is running."""
 ACTIVE = ("PENDING", "RUNNING", "CANCELLING")
 
 
@@ -54,6 +54,7 @@ def newest_event(server: PrefectClient, name: str, since_unix_s: float) -> Event
     since = datetime.datetime.fromtimestamp(since_unix_s, datetime.UTC)
     requested = {"event": {"name": [name]}, "occurred": {"since": since.isoformat(), "until": (now + SOON).isoformat()}}
     with server.reading():
+        # Prefect hands out the newest first.
         found = server.ask("POST", "/events/filter", {"filter": requested, "limit": 1})["events"]
         if not found:
             return None
@@ -63,7 +64,7 @@ def newest_event(server: PrefectClient, name: str, since_unix_s: float) -> Event
 
 
 def active_runs(server: PrefectClient, deployment: str) -> str:
-    """The run of a deployment that goes on, or starts in a moment; empty where none does."""
+    """The run of a deployment that is active, or starts in a moment; empty where none does."""
     soon = (datetime.datetime.now(datetime.UTC) + SOON).isoformat()
     of_it: Json = {"deployments": {"id": {"any_": [deployment]}}}
     for wanted in (
@@ -89,6 +90,7 @@ def request_run(server: PrefectClient, deployment: str, key: str, parameters: di
 def _requested(server: PrefectClient, deployment: str, key: str, parameters: dict[str, Json]) -> RequestedRun:
     run: dict[str, Any] = {}
     for number in range(1, MAX_TRIES + 1):
+        # Prefect answers with the run that has this key, however that ended; only another number makes another run.
         run = server.ask(
             "POST",
             f"/deployments/{deployment}/create_flow_run",

@@ -173,7 +173,7 @@ def held(request: TrainingRequest) -> pipeline_history.Hold | None:
 
 
 def enter(request: Q) -> Q:
-    """`admit` for a command. Who retrains by hand outside of the windows is told so, and goes on.
+    """`admit` for a command. Who retrains by hand outside of the windows reads so, and continues.
 
     Raises:
         PipelineHeld: a person holds it; says who and why.
@@ -192,7 +192,7 @@ def enter(request: Q) -> Q:
 
 
 def remark(request: TrainingRequest) -> str:
-    """What a person who retrains by hand is told where a schedule would wait; empty otherwise."""
+    """What a person who retrains by hand reads where a schedule would wait; empty otherwise."""
     if request.in_window or pipeline_file(request.pipeline).spec.windows is None:
         return ""
     pipeline = open_pipeline(request)

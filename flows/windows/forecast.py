@@ -1,6 +1,6 @@
 """When a run will finish in its windows, from what its stages took before. Pure.
 
-Training is cut at a window's end and goes on in the next; another stage that was cut begins again.
+Training is cut at a window's end and continues in the next; another stage that was cut begins again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Work:
     stage: str
     duration_s: float
     can_be_cut: bool = False
-    """Whether it goes on in the next window where this one ended it; other stages begin again."""
+    """Whether it continues in the next window where this one ended it; other stages begin again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,7 +22,7 @@ EARLY = datetime.timedelta(seconds=60)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Admit:
-    """Train, and have the last checkpoint begun by `deadline`."""
+    """Train, and have the last checkpoint started by `deadline`."""
 
     opening: Opening
     deadline: datetime.datetime

@@ -86,6 +86,7 @@ def occurrences(
 ) -> Iterator[tuple[Opening, datetime.date, WeeklyWindow]]:
     """Every window of every day that touches the stretch, blacked out or not, with the day it belongs to."""
     zone = spec.zone
+    # A window that opened the day before may be open still, and a jump of the clock may move its end.
     day = since.astimezone(zone).date() - 2 * DAY
     while day <= until.astimezone(zone).date() + DAY:
         midnight = datetime.datetime.combine(day, datetime.time())
@@ -137,6 +138,7 @@ class Timetable:
         """Openings that start after `now`, in order, as far as `within`."""
         since, until = now, now + within
         while since < until:
+            # In steps, since most who ask take the first opening, and a year of days takes long.
             step = min(since + 4 * LONGEST, until)
             yield from (each for each in self.openings(since, step) if each.start > now and since <= each.start < step)
             since = step
@@ -151,6 +153,7 @@ class Timetable:
 
     def blackout_at(self, now: datetime.datetime) -> Blackout | None:
         """The blackout that keeps a window closed which would be open now."""
+        # A stretch without length touches nothing.
         moment = now + datetime.timedelta(microseconds=1)
         held = (self.spec.blackout_on(day) for each, day, _ in occurrences(self.spec, now, moment) if each.holds(now))
         return next((blackout for blackout in held if blackout is not None), None)

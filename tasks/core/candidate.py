@@ -1,4 +1,4 @@
-"""A checkpoint that may be judged and registered: the documents it stands on, read once, and where its files lie."""
+"""A checkpoint that may be evaluated and registered: the documents it stands on, read once, and where its files lie."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class RunContext:
     may_promote: bool = True
     may_register: bool = True
     stop: StopRequest = NEVER
-    """Until when the flow run may go on."""
+    """Until when the flow run may continue."""
     devices: Devices = field(default_factory=UnlimitedDevices)
     """What ranks occupy."""
     at: CurrentWork = field(default_factory=CurrentWork)

@@ -1,4 +1,4 @@
-"""Who is slow, as a table in Prefect's UI: a row for each rank that is named while training goes on."""
+"""Who is slow, as a table in Prefect's UI: a row for each rank that is named while training continues."""
 
 from __future__ import annotations
 

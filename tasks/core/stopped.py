@@ -1,4 +1,4 @@
-"""What is stopped and may go on has not failed: it completes, in Prefect, under a name that says so.
+"""What is stopped and may continue has not failed: it completes, in Prefect, under a name that says so.
 
 Whoever called it hears of the stop all the same: the stop is what a flow or a task returns, and is raised again.
 """

@@ -2,7 +2,7 @@
 
 A run that a window cut is finished in the next windows on its frozen code and data, and only then do newer ones count:
 else a pipeline whose data change daily would start anew in every window and never end. Who retrains by hand takes what
-the files say now, and windows go on with that.
+the files say now, and windows continue with that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def cut_run(context: RunContext) -> Link | None:
 
 
 def not_continued(context: RunContext, run: RunSpec) -> str:
-    """What to say where the pipeline was in the midst of another run, whose steps this one does not go on from."""
+    """What to say where the pipeline was in the midst of another run, whose steps this one does not continue from."""
     workspace, now = context.workspace, read(context.workspace, context.pipeline)
     if now.run == run.sha256[:16] or now.state not in (*UNFINISHED, "stopped"):
         return ""

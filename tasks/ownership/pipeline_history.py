@@ -130,7 +130,7 @@ class PipelineEvent(Document):
     state: RunState | None = None
     """What became of that run."""
     started_unix_s: float = 0.0
-    """When it was begun first."""
+    """When it was started first."""
     windows_cut: int = Field(default=0, ge=0)
     """Windows in a row that closed before a run of this pipeline was finished."""
     starving: bool = Field(default=False, exclude_if=operator.not_)

@@ -58,7 +58,7 @@ def leased_run(
         yield lease
         return
     records.here.mkdir(parents=True, exist_ok=True)
-    # A job goes on for a while without the flow that has claimed its run.
+    # A job continues for a while without the flow that has claimed its run.
     lease_s = spec.owner_lease_s + (spec.detached.lease_s + spec.stop_grace_s if spec.is_detached else 0.0)
     # Whoever holds this lock knows that the makers of this machine's older claims are gone.
     with owning(records.here, records.run):

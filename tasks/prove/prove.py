@@ -199,7 +199,7 @@ def _run(workspace: Workspace, link: Link) -> Iterator[ChainProof]:
 
 
 def _data(workspace: Workspace, link: Link) -> Iterator[ChainProof]:
-    """Shards, and all that they were made from and judged by, but the source's files."""
+    """Shards, and all that they were made from and evaluated by, but the source's files."""
     shards = workspace.load(link, ShardManifest)
     yield _document("shard manifest", link)
     yield from _files(workspace, "shards", tuple(shard.file for group in shards.groups for shard in group.shards))
@@ -260,7 +260,7 @@ def _files(workspace: Workspace, what: str, files: tuple[StoredFile, ...]) -> It
 
 
 def _receipt(workspace: Workspace, receipt: ContractReceipt) -> Iterator[ChainProof]:
-    """The receipt, the contract and suite it judges by, and the list of the rows that were left out."""
+    """The receipt, the contract and suite it evaluates by, and the list of the rows that were left out."""
     yield _document("contract receipt", receipt.link)
     yield from _files(workspace, "contract", (receipt.contract,))
     if receipt.suite is not None:

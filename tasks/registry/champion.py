@@ -45,7 +45,7 @@ def settle(
     A model that was champion before and was replaced does not come back by itself.
 
     Args:
-        evaluation: the report that judges it against today's champion; it may be newer than the registration's own.
+        evaluation: the report that evaluates it against today's champion; it may be newer than the registration's own.
 
     Raises:
         RefConflict: another writer promoted first; run again to be evaluated against the new champion.

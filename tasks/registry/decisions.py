@@ -58,7 +58,7 @@ def record(workspace: Workspace, decision: Decision, *, version: str, by: str) -
 
 
 def known_latency_ms(workspace: Workspace, model: str, registration: Link, machine: str) -> float | None:
-    """What was measured last when the version was judged on this kind of machine."""
+    """What was measured last when the version was evaluated on this kind of machine."""
     measured = (
         check.value
         for _, _, decision in decisions(workspace, model, registration)
@@ -80,7 +80,7 @@ def current_refusal(workspace: Workspace, model: str, registration: Link) -> str
 def awaiting(workspace: Workspace, model: str) -> str | None:
     """The newest version that becomes champion if a person approves of it; None where none waits.
 
-    What was decided against a former champion waits for nothing any more: the next retrain judges anew.
+    What was decided against a former champion waits for nothing any more: the next retrain evaluates anew.
     """
     now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
     champion = None if now is None else now.target
@@ -97,13 +97,13 @@ def awaiting(workspace: Workspace, model: str) -> str | None:
 
 
 def last_policy(workspace: Workspace, model: str) -> PromotionSpec:
-    """What the model's versions were judged by last; the default where none was judged yet."""
+    """What the model's versions were evaluated by last; the default where none was evaluated yet."""
     last = next(decisions(workspace, model), None)
     return PromotionSpec() if last is None else PromotionSpec.model_validate(last.decision.policy)
 
 
 def newest_evaluation(workspace: Workspace, registration: Link, champion: Link | None) -> Link:
-    """The newest report of a registration that judges it against this champion; else its own."""
+    """The newest report of a registration that evaluates it against this champion; else its own."""
     document = workspace.load(registration, Registration)
     found = (decision.evaluation for _, _, decision in decisions(workspace, document.model, registration))
     return next(

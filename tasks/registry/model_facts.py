@@ -81,7 +81,7 @@ def subject_of(
 
 
 def machine_here() -> str:
-    """The kind of machine that a latency is told for."""
+    """The kind of machine that a latency holds for."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -1,6 +1,6 @@
 """Who becomes champion: a pure decision, from the policy and the report to one line for each check.
 
-Nothing is promoted unproven. A limit that the policy sets and nobody can judge is a failed one; what the policy does
+Nothing is promoted unproven. A limit that the policy sets and nobody can evaluate is a failed one; what the policy does
 not ask for is *not evaluated*, and says so.
 """
 

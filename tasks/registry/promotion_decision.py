@@ -23,7 +23,7 @@ class PromotionCheck(Frozen):
     name: str
     status: CheckStatus
     detail: str
-    """The figure and its limit, in words; or why nothing was judged."""
+    """The figure and its limit, in words; or why nothing was evaluated."""
     value: float | None = None
     limit: float | None = None
     measured_on: str = Field(default="", exclude_if=operator.not_)
@@ -31,7 +31,7 @@ class PromotionCheck(Frozen):
 
 
 class Decision(Document):
-    """May a registered model become champion? Every check, and what it was judged by."""
+    """May a registered model become champion? Every check, and what it was evaluated by."""
 
     kind = "decision"
     model: str
@@ -83,7 +83,7 @@ class Decision(Document):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
-    """The registered model that is judged, and what is known of it beside its report."""
+    """The registered model that is evaluated, and what is known of it beside its report."""
 
     model: str
     registration: Link

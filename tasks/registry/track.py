@@ -40,7 +40,7 @@ class SeriesShipper:
 
     Records of a resumed run that MLflow has already are not sent again. MLflow's run is RUNNING while the thread lives;
     what a killed process left RUNNING on this machine is ended as KILLED by the next that starts, and a run with which
-    another machine goes on is left to that.
+    another machine continues is left to that.
     """
 
     def __init__(

@@ -153,7 +153,7 @@ def _is_old(files: list[FileEntry], policy: RetentionPolicy) -> bool:
 def _remove_empty_folders(root: Path, gone: list[FileEntry]) -> None:
     """Folders that held what is gone, and now nothing; those at the top stay.
 
-    Not of a run that goes on again: its attempt's fence is an empty folder.
+    Not of a run that continues again: its attempt's fence is an empty folder.
     """
     units = {root.joinpath(*file.path.split("/")[:2]) for file in gone}
     for unit in (unit for unit in units if not run_lock.is_at_work(unit)):

@@ -2,7 +2,7 @@
 
 Roots: entries of refs (so every registered version with its whole proof, unless it was retired, accepted data, fitted
 states), what was
-written or used within the limit, runs that go on or may, the last finished runs of each pipeline. A record by which
+written or used within the limit, runs that continue or may, the last finished runs of each pipeline. A record by which
 something is found again, such as a stage's, stays for as long as all that it names does. Names are followed as
 documents say them; what a document merely has beside it, such as its card, stays with it.
 """

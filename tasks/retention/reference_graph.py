@@ -217,7 +217,7 @@ class ReferenceGraph:
         return [each for each in self._by_short.get(digest[:16], ()) if each.startswith("cards/")]
 
     def _is_superseded(self, path: str) -> bool:
-        """Whether an entry of a ref is history alone: a pipeline goes on after a damaged one, a model does not."""
+        """Whether an entry of a ref is history alone: a pipeline continues after a damaged one, a model does not."""
         folder, _, name = path.rpartition("/")
         number = name.removesuffix(".json")
         if not path.startswith("refs/") or path.startswith("refs/models/") or not number.isdigit():

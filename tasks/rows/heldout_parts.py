@@ -1,4 +1,4 @@
-"""Which held-out examples rank trials, and which judge: none does both, whenever.
+"""Which held-out examples rank trials, and which evaluate: none does both, whenever.
 
 A row's place among the held-out ones is a hash, and the first of them rank. How far in they do is a fraction of all
 data, and the furthest that a pipeline's trials ever went is on record: settings that were chosen there are kept in
@@ -82,7 +82,7 @@ def remember_ranking(context: RunContext, share: float, shards: ShardSpec) -> No
 
 
 def ranking_fraction(context: RunContext, share: float, manifest: ShardManifest) -> float:
-    """Of all data: what ranks, or has ranked, and does not judge.
+    """Of all data: what ranks, or has ranked, and does not evaluate.
 
     Args:
         share: of the held-out examples, that rank now.
@@ -98,13 +98,13 @@ def _furthest(context: RunContext, shards: ShardSpec) -> float:
 
 
 def _splitting(shards: ShardSpec) -> dict[str, Json]:
-    # Neither a share nor a list tells other rows apart: what has ranked does not judge when either grows.
+    # Neither a share nor a list tells other rows apart: what has ranked does not evaluate when either grows.
     rule = {name: value for name, value in shards.splitting.items() if name not in ("heldout_fraction", "split")}
     return rule if shards.split is None else {**rule, "column": shards.split.column}
 
 
 def require_parts(context: RunContext, share: float, source: SourceSpec, manifest: Link) -> None:
-    """Before anything is spent on models that could not be ranked or judged.
+    """Before anything is spent on models that could not be ranked or evaluated.
 
     Args:
         share: of the held-out examples, that rank.
@@ -141,7 +141,7 @@ def parts_of(
         examples: their names, as scores have them; None: all that are held out.
 
     Raises:
-        DataError: nothing is left to judge by, or to rank by where a share is to; or a file of the source is gone or
+        DataError: nothing is left to evaluate by, or to rank by where a share is to; or a file of the source is gone or
             changed since the snapshot.
     """
     fraction = ShardSpec.model_validate(shards.spec).whole_fraction * share

@@ -56,7 +56,7 @@ class SliceBy(Frozen):
 
 
 def require_columns(workspace: Workspace, slices: Sequence[SliceBy], snapshot: Link) -> None:
-    """Before anything is spent on a model that could not be judged as its file says.
+    """Before anything is spent on a model that could not be evaluated as its file says.
 
     Raises:
         ConfigError: the source has no such column, or values of its type are no slices.
@@ -125,5 +125,5 @@ def _number(value: Any) -> str:
 
 
 def _named(text: str, *, is_plain: bool = True) -> str:
-    """A value, or what can be shown of it and its digest: different values never share a name, for each is judged."""
+    """A value, or what can be shown of it and its digest: different values never share a name, each being evaluated."""
     return distinct_line(text, MAX_CHARACTERS, is_plain=is_plain and text not in (NONE, OTHERS))

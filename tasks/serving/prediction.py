@@ -141,7 +141,7 @@ class TableModel:
         Args:
             rows: as for `encode`.
             on_missing: what becomes of a row without a number that every row had in training: `refuse` raises, `null`
-                predicts null for that row and goes on.
+                predicts null for that row and continues.
 
         Raises:
             ConfigError, DataError: as `outputs`.

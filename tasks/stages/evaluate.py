@@ -138,7 +138,7 @@ def outlook(
 ) -> Outlook:
     """Args:
     manifest: the shards that the run was trained on.
-    checkpoint: None: there is none to judge yet.
+    checkpoint: None: there is none to evaluate yet.
     """
     if manifest is None or checkpoint is None:
         return would_run(context, "evaluate")
@@ -154,7 +154,7 @@ def _champion(workspace: Workspace, registry: RegistrySpec) -> Link | None:
 
 
 def _own_report(context: RunContext, registry: RegistrySpec, checkpoint: Link, champion: Link | None) -> Link | None:
-    """The report of its registration, if that still decides: it was or is champion, or was judged against today's."""
+    """The report of its registration, if that still decides: it is or was champion, or evaluated against today's."""
     workspace = context.workspace
     registered = registered_before(context, registry, checkpoint)
     if registered is None:
@@ -185,7 +185,7 @@ def _inputs(
 def report_context(
     context: RunContext, registry: RegistrySpec, report: EvaluationReport, evaluated_unix_s: float | None = None
 ) -> ReportContext:
-    """What the refs say of the judged model, and of the champion that it was judged against."""
+    """What the refs say of the evaluated model, and of the champion that it was evaluated against."""
     workspace, model = context.workspace, registry.model
     before = registered_before(context, registry, report.checkpoint)
     against = report.compared_with

@@ -147,7 +147,7 @@ class LaunchOutlook(Outlook):
 
 
 def outlook(context: RunContext, training: TrainingSpec, manifest: Link | None) -> LaunchOutlook:
-    """Whether the run is trained, or goes on from a checkpoint; training takes as long by the step as it did before.
+    """Whether the run is trained, or continues from a checkpoint; training takes as long by the step as it did before.
 
     Args:
         manifest: None: what there is to train on is not known yet.
@@ -186,7 +186,7 @@ def _by_the_step(seen: Outlook, last: stages.StageRecord | None, max_steps: int,
     """Of training that runs: how long, if each step takes as long as those of the last time.
 
     Args:
-        newest: the folder of the checkpoint that it goes on from.
+        newest: the folder of the checkpoint that it continues from.
     """
     if newest is not None:
         seen = seen.saying(f"from {newest}").model_copy(update={"state": "resume", "from_step": step_of(newest)})
@@ -287,7 +287,7 @@ def watched_training(
     name: str,
     seen: ObservedLease | None = None,
 ) -> Iterator[tuple[Gang, Poll]]:
-    """The gang of a run, and what is to be called a few times a second while it trains; at the end all is told.
+    """The gang of a run, and what is to be called a few times a second while it trains; at the end all is reported.
 
     Slow ranks are not: they are shown once for all runs that train at a time, by who trains them.
     """
@@ -381,7 +381,7 @@ def fetch_start(context: RunContext, start: Link) -> None:
 
 
 def step_facts(context: RunContext, run: RunSpec, training: TrainingSpec) -> dict[str, Any]:
-    """What every step is told with, for people."""
+    """What every step is reported with, for people."""
     return {"max_steps": training.max_steps, "targets": targets_of(_context_tokens(context, run))}
 
 

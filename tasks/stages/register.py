@@ -78,7 +78,7 @@ def register(
 
     Raises:
         RegistryError: MLflow does not answer; retried, then told.
-        RefConflict: another writer promoted first; run again to be judged against the new champion.
+        RefConflict: another writer promoted first; run again to be evaluated against the new champion.
     """
     link = find_or_make(
         context,
@@ -141,7 +141,7 @@ def _export(
 def _add_contract_page(context: RunContext, candidate: Candidate, folder: Path) -> None:
     """What people were shown of the data belongs to the version: proved with it, and in MLflow beside the model.
 
-    The evaluation's page says when it was judged, and equal weights are to be an equal registration.
+    The evaluation's page says when it was evaluated, and equal weights are to be an equal registration.
     """
     page = context.workspace.read_if_there(contract_page(candidate.run.receipt))
     if page is not None:

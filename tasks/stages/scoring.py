@@ -176,7 +176,7 @@ class ScoringHarness:
             return {by: labels_of(by, found[by.column].take(list(places))) for by in slices}
 
     def parted(self, share: float, today: RunSpec, examples: tuple[str, ...]) -> Parts:
-        """Which held-out examples rank trials, and which judge; raises as `parts_of`.
+        """Which held-out examples rank trials, and which evaluate; raises as `parts_of`.
 
         Args:
             share: of the examples, to rank on; 0: none.

@@ -28,13 +28,13 @@ class TrainingWatch:
         joins_in: bool = False,
     ) -> None:
         """Args:
-        joins_in: whether the newest attempt, if it has not ended, goes on, and is told from its first step.
+        joins_in: whether the newest attempt, if it has not ended, continues, and is reported from its first step.
         """
         self._context, self._attempts, self._facts, self._ship = context, run_dir / "attempts", facts, ship
         self._tails: dict[Path, SpoolTail] = {}
         key = artifact_key(context.pipeline, "training", str(facts.get("trial", "")))
         self._bar = ProgressBar(key, "Training steps, in percent")
-        # One whose supervisor was killed never ends on record: of those that have not, only the newest can go on.
+        # One whose supervisor was killed never ends on record: of those that have not, only the newest can continue.
         newest = AttemptRecords(run_dir).all()[-1:] if joins_in else []
         running = {record.attempt for record in newest if record.end_unix_s is None}
         self._old = {spool for spool in self._spools() if int(spool.parent.parent.name) not in running}

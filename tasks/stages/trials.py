@@ -1,4 +1,4 @@
-"""Stages *trials* and *rank*: each setting is a run of its own; they are ranked on examples that judge no model."""
+"""Stages *trials* and *rank*: each setting is a run of its own; they are ranked on examples that evaluate no model."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def _scored(bench: ScoringHarness, spec: EvaluationSpec, results: TrialResult) -
     context = bench.context
     context.at.run = results.run.sha256[:16]
     try:
-        # What it is read by checks its digests; the best is proved like any other that is judged.
+        # What it is read by checks its digests; the best is proved like any other that is evaluated.
         checkpoint = context.workspace.publish_document(final_checkpoint(context, results.run)[1])
         inputs = {
             "checkpoint": checkpoint.sha256,
@@ -222,7 +222,7 @@ def _what_ranks(spec: EvaluationSpec) -> dict[str, object]:
 
 
 def _score(bench: ScoringHarness, spec: EvaluationSpec, checkpoint: Link) -> StageOutput:
-    """Nothing is kept, nor looked at, of the examples that judge."""
+    """Nothing is kept, nor looked at, of the examples that evaluate."""
     candidate = read_candidate(bench.context.workspace, checkpoint)
     measure = bench.metric_set(candidate.run).decisive
     scores = bench.score(candidate, baselines=False)
