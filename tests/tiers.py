@@ -29,8 +29,9 @@ STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn
 
 LIMIT_S = 1.0
 """Of the processor, on a quiet machine."""
-BUSY = 2.0
-"""How many times as much it may be where other processes share caches and cores."""
+BUSY = 10.0 if "CI" in os.environ else 2.0
+"""How many times as much it may be where other processes share caches and cores. Five of them do in CI, where the first
+test of a kind in its process has been seen to take 4 s for what takes 0.1 s alone; `make quick` is strict."""
 MANY_MODULES = 20
 """Imported by one test: some of its time is theirs."""
 

@@ -152,7 +152,7 @@ def test_what_was_altered_on_a_server_is_named(registered: Path, verify: Verify,
 def test_a_server_that_accepts_and_never_answers_ends_in_a_line_at_the_deadline(
     registered: Path, server: Server, verify: Verify, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registered_copy, "ANSWERS_WITHIN_S", PATIENCE_S)
+    monkeypatch.setattr(registered_copy, "ANSWERS_WITHIN_S", 5.0)
     server.signal(signal.SIGSTOP)
     try:
         assert "no answer within 5 s" in refused(verify)

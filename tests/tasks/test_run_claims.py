@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from headway.data_contracts.store.documents import Link, RunSpec
+from headway.data_contracts.store.documents import Link, RunSpec, ShardGroup, ShardManifest
 from headway.data_contracts.store.errors import EnvironmentProblem, RunStopped, Superseded
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core import gangs, lease_records
@@ -333,7 +333,19 @@ def test_a_flow_that_lost_its_run_stops_training_and_publishes_nothing_more(
     workspace = Workspace.create(f"memory://{tmp_path.name}-lost")
     context, none = make_context(workspace, tmp_path / "flow"), Link(kind="none", sha256="0" * 64)
     code = workspace.publish("code/none.zip", b"")
-    run = RunSpec(pipeline="tiny", config={}, manifest=none, receipt=none, fitted=none, code=code, environment=code)
+    group = ShardGroup(group=0, split="train", num_rows=1, num_samples=1, documents=("a",), shards=())
+    shards = ShardManifest(
+        snapshot=none,
+        receipt=none,
+        fitted=none,
+        spec={},
+        columns=(),
+        groups=(group,),
+        content_sha256="0" * 64,
+        libraries={},
+    )
+    manifest = workspace.publish_document(shards)
+    run = RunSpec(pipeline="tiny", config={}, manifest=manifest, receipt=none, fitted=none, code=code, environment=code)
     result = f"{run_folder(run.link)}/{RESULT_NAME}"
 
     def train(_spec: LaunchSpec, gang: Gang, *, poll: Callable[[], object], **_: Any) -> None:
@@ -344,7 +356,6 @@ def test_a_flow_that_lost_its_run_stops_training_and_publishes_nothing_more(
 
     monkeypatch.setattr(gangs, "supervise", train)
     monkeypatch.setattr(launch, "_context_tokens", lambda *_: 1)
-    monkeypatch.setattr(launch, "_training_rows", lambda *_: 1)
     monkeypatch.setattr(launch, "SeriesShipper", lambda *_: Quiet())
     with pytest.raises(Superseded, match=r"the claim on run .* was removed"):
         launch._train(context, TrainingSpec(max_steps=10), SPEC, ResolvedStart(run, ""), "")

@@ -45,7 +45,7 @@ def test_a_rename_that_comes_too_late_publishes_nothing_whoever_looked_before(
     monkeypatch.setattr(Path, "replace", replace)
     checkpoints = tmp_path / "checkpoints"
     with (
-        pytest.raises(Superseded, match="attempt 2 has begun"),
+        pytest.raises(Superseded, match="attempt 2 has started"),
         Checkpointer(checkpoints, ALONE, fence=fence) as checkpointer,
     ):
         checkpointer.save(content(3, {"w": torch.ones(5)}))
@@ -147,7 +147,7 @@ def test_a_deletion_that_comes_too_late_takes_nothing_away_whoever_looked_before
 
     with monkeypatch.context() as late:
         late.setattr(Path, "rename", rename)
-        with pytest.raises(Superseded, match="attempt 2 has begun"):
+        with pytest.raises(Superseded, match="attempt 2 has started"):
             CLEARINGS[what](tmp_path, fence)
     assert sorted(checkpoints.rglob("*")) == as_it_was
     assert not any((tmp_path / "quarantine").glob("*")) and not any((tmp_path / "abandoned").glob("*"))

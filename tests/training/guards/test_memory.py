@@ -151,7 +151,7 @@ def test_who_is_superseded_even_just_before_it_would_leave_a_note_leaves_none(ti
     fences, real = [begin(tmp_path, 1)], Path.replace
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", replace)
-        with pytest.raises(Superseded, match="attempt 2 has begun"):
+        with pytest.raises(Superseded, match="attempt 2 has started"):
             run_out(fences[0])
     assert not (tmp_path / NOTE_NAME).exists()
     with pytest.raises(SmallerMicroBatch):

@@ -90,7 +90,7 @@ def test_an_attempt_is_kept_from_publishing_even_if_nothing_of_it_can_be_removed
 
     begin(tmp_path, 2)
 
-    with pytest.raises(Superseded, match="attempt 2 has begun"), fence.fenced():
+    with pytest.raises(Superseded, match="attempt 2 has started"), fence.fenced():
         staged.replace(tmp_path / "manifest.json")
     with pytest.raises(FileNotFoundError):
         staged.replace(tmp_path / "manifest.json")
