@@ -16,7 +16,7 @@ CUDA := cuda-bindings cuda-pathfinder cuda-toolkit triton nvidia-cublas nvidia-c
 	nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 TORCH_CPU_SHA256 := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 
-.PHONY: retrain test quick test-changed test-cluster cluster-packages soak lint compiled locks clean
+.PHONY: retrain test docs quick test-changed test-cluster cluster-packages soak lint locks clean
 .DEFAULT_GOAL := retrain
 
 retrain: $(INSTALLED)
@@ -30,8 +30,7 @@ quick: $(INSTALLED)
 	$(BIN)/python -m pytest -n logical --dist loadfile -m unit $(addprefix --ignore=tests/,$(WHOLE))
 
 # Five processes on two cores: a good part of what is tested waits for servers and deadlines.
-test: $(INSTALLED)
-	@$(MAKE) --no-print-directory -j 2 lint compiled
+test: lint
 	$(BIN)/python -m pytest -n 5 --dist loadfile --ignore=tests/cluster
 
 # What a change may turn red, by the graph of imports; `make test-changed BASE=HEAD~1` for the last commit.
@@ -50,6 +49,10 @@ test-cluster: $(INSTALLED)
 cluster-packages:
 	-tests/cluster/install.sh
 
+# The documentation as a site that needs no network, in site/.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 # 200 random kills, some minutes: every run must end with the undisturbed run's bits. Then 50 moves of the champion by
 # each of four writers on two hosts, in a folder and on S3, with MLflow's alias following them and without. Then every way
 # of ending a part of a run, ten times: nobody is left; the evidence is soak-faults.json. Then 50 kills, after each of
@@ -57,15 +60,11 @@ cluster-packages:
 # prove again what a shorter one of `make test` proves.
 soak: $(INSTALLED)
 	$(BIN)/python -m tests.soak.kills --kills 200
-	HEADWAY_RACE_MOVES=50 $(BIN)/python -m pytest -q -m '' tests/tasks/test_champion_race.py
+	HEADWAY_RACE_MOVES=50 $(BIN)/python -m pytest -q -m '' tests/tasks/registry/test_champion_race.py
 	$(BIN)/python -m tests.soak.orphans --times 10 --json soak-faults.json
 	$(BIN)/python -m tests.soak.orphans --times 50 --only connections --json soak-connections.json
 	$(BIN)/python -m tests.soak.hangs --times 100 --only hangs slow --json soak-hangs.json
 	$(BIN)/python -m pytest -q -m soak
-
-# All that tests import, on the core that mypy leaves idle: each of their processes would compile it for itself.
-compiled: $(INSTALLED)
-	-@$(BIN)/python -m pytest --collect-only -qq --ignore=tests/cluster > /dev/null 2>&1
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -31,12 +31,11 @@ from torch.distributed.tensor.placement_types import Shard
 
 from headway.data_contracts.store.documents import DeviceFingerprint, Link
 from headway.training.checkpoint import recycled_files
-from headway.training.checkpoint.content import Content
 from headway.training.checkpoint.layout import directory_name
-from headway.training.checkpoint.pieces import pieces_of
+from headway.training.checkpoint.pieces import Content, pieces_of
+from headway.training.checkpoint.read import verify_checkpoint
 from headway.training.checkpoint.retention import discard_expired
 from headway.training.checkpoint.save import Checkpointer, SavedCheckpoint
-from headway.training.checkpoint.verify import verify_checkpoint
 from headway.training.config.checkpoints import CheckpointSpec
 from headway.training.ranks.distributed import ProcessGroup
 

@@ -1,9 +1,9 @@
-"""What finding everything costs: a second retrain of a pipeline, beside an empty Prefect flow and an MLflow client.
+"""What finding everything costs: a second retrain of a pipeline, with no Prefect server configured.
 
 `python -m benchmarks.second_run [--pipeline NAME] [--workspace DIR] [--rounds N] [--json]`
 
-The peer is what any flow on this stack pays before its first line of work: Prefect's own ephemeral server with one
-flow run, and one look at a model's alias in MLflow's SQLite store.
+Beside it stands what any flow on this stack pays before its first line of work: Prefect's own ephemeral server with
+one flow run, and one look at a model's alias in MLflow's SQLite store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.figures import Figure, show
 from benchmarks.measure import Usage, interleaved, measure
 
-OVER_S = 3.0
+CPU_S, WALL_S = 4.0, 5.0
 EMPTY = """
 from headway.flows.console.environment import prepare
 prepare()
@@ -56,18 +56,27 @@ LIBRARIES = ("prefect", "mlflow")
 
 
 def figures(second: list[Usage], empty: list[Usage]) -> list[Figure]:
-    """Medians over the rounds; the difference is taken round by round."""
-    over_s = statistics.median(ours.wall_s - theirs.wall_s for ours, theirs in zip(second, empty, strict=True))
+    """Medians over the rounds; the ratio is taken round by round."""
+    ratio = statistics.median(ours.cpu_s / theirs.cpu_s for ours, theirs in zip(second, empty, strict=True))
     return [
-        Figure(name="second run", value=statistics.median(each.wall_s for each in second), unit="s"),
-        Figure(name="empty flow and MLflow client", value=statistics.median(each.wall_s for each in empty), unit="s"),
         Figure(
-            name="second run over Prefect's and MLflow's own start",
-            value=over_s,
-            unit="s",
-            ratio_to="empty flow and MLflow client, subtracted",
-            target=f"<= {OVER_S:g}",
+            name="second run, CPU",
+            value=statistics.median(each.cpu_s for each in second),
+            unit="CPU s",
+            target=f"<= {CPU_S:g}",
         ),
+        Figure(
+            name="second run",
+            value=statistics.median(each.wall_s for each in second),
+            unit="s",
+            target=f"<= {WALL_S:g}",
+        ),
+        Figure(
+            name="empty flow and MLflow client, CPU",
+            value=statistics.median(each.cpu_s for each in empty),
+            unit="CPU s",
+        ),
+        Figure(name="second run, CPU", value=ratio, unit="ratio", ratio_to="empty flow and MLflow client"),
     ]
 
 

@@ -26,7 +26,7 @@ from torch import nn
 from benchmarks.figures import Figure, show
 from benchmarks.loader_data import Task, make
 from headway.data_contracts.store.documents import Link, PayloadColumn
-from headway.training.checkpoint.content import Content
+from headway.training.checkpoint.pieces import Content
 from headway.training.checkpoint.proof import fingerprint, proof_loss
 from headway.training.checkpoint.save import Checkpointer
 from headway.training.config.guards import GuardSpec, SpikePolicy

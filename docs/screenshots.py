@@ -1,9 +1,11 @@
-"""The README's pictures, taken anew: `python -m docs.screenshots [--all] [--out docs/images] [--pipeline digits]`.
+"""The pictures of the pages, taken anew: `python -m docs.screenshots [--all] [--out docs/images] [--pipeline digits]`.
 
 It starts a Prefect server, MLflow and a worker in a folder of its own, deploys this project, fills the deployment's
 form in headless Chromium, waits for the retrain that this starts, and takes a picture of each page that a person looks
-at. It needs `pip install 'headway[screenshots]'` and a Chromium of the system's; nothing is downloaded, and nothing is
-left running.
+at: the servers', both reports, cards of notebooks, the terminal's words, and the site, in light and dark.
+
+It needs `pip install 'headway[screenshots]'` and a Chromium of the system's; nothing is downloaded, and nothing is left
+running.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
+import html
 import json
 import os
 import shutil
@@ -21,7 +24,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from playwright.sync_api import Browser, HttpCredentials, Page, sync_playwright
 from playwright.sync_api import TimeoutError as TooLate
@@ -31,9 +34,16 @@ from headway.data_contracts.store.publication import Workspace
 from headway.flows.console.environment import prepare
 from headway.flows.prefect_api.serve import ServerProcess, mlflow_server, prefect_server, running, wait_until_ready
 from headway.flows.prefect_api.server_password import new_password
+from headway.flows.python_api import load_table_model
+from headway.flows.report.summary import RetrainSummary
+from headway.tasks.registry import mlflow_store
 from headway.training.launch.base.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+QUIET = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync"),
+)
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_S = 900.0
 WIDTH_PX, HEIGHT_PX = 1280, 800
@@ -48,6 +58,9 @@ SETTLES_MS = 4000.0
 """A page is drawn with transitions after what was waited for is there; MLflow's never stops asking its server."""
 CLIENT = "screenshots"
 """Who asks Prefect for a token against forged requests."""
+TABLE = "breast-cancer"
+"""A shipped pipeline whose model is one of tables."""
+SITE = ("index", "tutorial", "how-to/deploy", "reference/cli", "concepts/promises")
 IN_README = frozenset({"retrain", "model-version"})
 NOTE = "A picture for the README"
 
@@ -73,7 +86,7 @@ def take_pictures(out: Path, pipeline: str, wanted: frozenset[str] | None) -> No
         deployed(Path(folder), password := new_password()) as (prefect, mlflow),
         sync_playwright() as player,
     ):
-        browser = player.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        browser = player.chromium.launch(executable_path=executable, args=list(QUIET))
         take_all(Camera(browser, out, wanted, prefect, mlflow, password), prefect, mlflow, pipeline)
 
 
@@ -143,6 +156,21 @@ class Camera:
         self.page.add_init_script(NO_ASSISTANT)
         self._out, self._wanted = out, wanted
 
+    def both(self, name: str, url: str, height_px: int = HEIGHT_PX) -> None:
+        """A page of ours, which loads nothing, in light and dark."""
+        if self._wanted is not None and not {name, f"{name}-dark"} & self._wanted:
+            return
+        window, browser = self.page, self.page.context.browser
+        assert browser is not None
+        schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+        for scheme in schemes:
+            # A window of its own: the site keeps the scheme that it was first seen in.
+            self.page = browser.new_page(color_scheme=scheme)
+            self.page.goto(url)
+            self.take(name if scheme == "light" else f"{name}-dark", height_px)
+            self.page.close()
+        self.page = window
+
     def take(self, name: str, height_px: int = HEIGHT_PX) -> None:
         if self._wanted is not None and name not in self._wanted:
             return
@@ -161,7 +189,8 @@ def take_all(camera: Camera, prefect: ServerProcess, mlflow: ServerProcess, pipe
     # Innermost is last: the form's fields are no labels of their inputs.
     note = page.locator(".schema-form-property", has=page.get_by_text("Note (Optional)", exact=True)).last
     note.locator("textarea").fill(NOTE)
-    camera.take("form", 1500)
+    page.get_by_text("Pipeline", exact=True).last.scroll_into_view_if_needed()
+    camera.take("form", 2000)
     submit(page)
     take_results(camera, prefect, mlflow, pipeline, wait_for_run(prefect, deployment))
 
@@ -189,6 +218,47 @@ def take_results(camera: Camera, prefect: ServerProcess, mlflow: ServerProcess, 
     page.goto(f"{mlflow.url}/#/models/{pipeline}/versions/1")
     page.get_by_text("Registered At").first.wait_for()
     camera.take("model-version", 640)
+    workspace = Workspace.existing(os.environ["HEADWAY_WORKSPACE"])
+    client = mlflow_store.connect(mlflow_store.default_tracking_uri(workspace), must_exist=True)
+    tracked = client.get_run(str(client.get_model_version(pipeline, "1").run_id)).info
+    at = f"{mlflow.url}/#/experiments/{tracked.experiment_id}"
+    for name, place in (("mlflow-run", ""), ("mlflow-charts", "/model-metrics"), ("mlflow-system", "/system-metrics")):
+        page.goto(f"{at}/runs/{tracked.run_id}{place}")
+        page.get_by_text(str(tracked.run_name)).first.wait_for()
+        camera.take(name, 1300)
+    page.goto(f"{at}/runs")
+    page.get_by_text(str(tracked.run_name)).first.wait_for()
+    camera.take("mlflow-runs")
+    take_ours(camera, workspace, pipeline)
+
+
+def take_ours(camera: Camera, workspace: Workspace, pipeline: str) -> None:
+    """What Headway writes itself: it is read without a server."""
+    (newest,) = sorted(workspace.local_path("ledger").glob("*/summary.json"))[-1:]
+    summary = RetrainSummary.model_validate_json(newest.read_bytes())
+    for name in ("contract", "evaluation"):
+        camera.both(f"{name}-report", Path(summary.reports[name]).as_uri(), 1500)
+    card = "<!doctype html><html style='color-scheme: light dark'><body style='font-family: sans-serif'>"
+    model = load_table_model(f"models:/{summary.model}/{summary.version}", workspace.uri) if pipeline == TABLE else None
+    cards = [summary._repr_html_(), *([] if model is None else [model._repr_html_()])]
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page.html"
+        page.write_text(card + "<br>".join(cards))
+        camera.both("notebook", page.as_uri(), 640)
+        for command in (("status",), ("plan", pipeline, "--no-rehearse"), ("history", summary.model)):
+            program = Path(sys.executable).with_name("headway")
+            done = subprocess.run((program, *command), cwd=REPOSITORY, capture_output=True, text=True, check=False)
+            said = f"$ headway {' '.join(command)}\n{done.stdout}{done.stderr}"
+            page.write_text(f"{card}<pre style='font-size: 13px'>{html.escape(said)}")
+            camera.both(command[0], page.as_uri(), 640)
+        take_site(camera, Path(folder) / "site")
+
+
+def take_site(camera: Camera, site: Path) -> None:
+    build = (sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site))
+    subprocess.run(build, cwd=REPOSITORY, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    for name in SITE:
+        camera.both(f"site-{name.replace('/', '-')}", (site / f"{name}.html").as_uri(), 1000)
 
 
 def wait_for_run(prefect: ServerProcess, deployment: str) -> str:

@@ -1,5 +1,6 @@
 """What people and schedules start: flows that call tasks, and all that shows or decides around them.
 
-Each module here is one flow. Prefect is known in this package and in `tasks`; MLflow, Great Expectations and torch are
-not.
+Most modules here are one flow. Prefect is known in this package and in `tasks`; MLflow, Great Expectations and torch
+are not. States of our own in Prefect are named in `windows/admission.py`, `windows/gate.py`, `watch.py`,
+`report/summary.py` and `tasks/core/stopped.py`.
 """

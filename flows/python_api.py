@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -14,7 +15,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.request import RetrainRequest
 from headway.flows.console.command_signals import signals_as_before
 from headway.flows.console.environment import default_workspace, prepare
-from headway.flows.console.output import only_shown
+from headway.flows.console.output import only_shown, print_to_terminal
 
 if TYPE_CHECKING:
     from headway.flows.report.summary import RetrainSummary
@@ -36,7 +37,7 @@ def retrain(
     """Run every stage that is not found, and register what comes out, as `headway retrain` does.
 
     It has to be called in the main thread, where a signal can stop it. Events are shown in the terminal. Without a
-    configured Prefect server it starts one for itself, which later calls share and which ends with the interpreter.
+    configured Prefect server it runs without Prefect, unless HEADWAY_PREFECT_RECORDS is 1.
 
     Args:
         pipeline: a pipeline file, or the name of one in the folder `deployments`.
@@ -81,6 +82,7 @@ def run_request(request: RetrainRequest, started_unix_s: float, *, as_json: bool
     Raises:
         HeadwayError: it cannot be, or it failed.
     """
+    print_to_terminal(f"retrain {request.pipeline} in {request.workspace or default_workspace()}")
     from headway.flows.config.pipeline_file import using_pipeline_file
 
     with using_pipeline_file(request.pipeline):
@@ -95,16 +97,33 @@ def _run(request: RetrainRequest, started_unix_s: float, *, as_json: bool) -> Re
     from headway.flows.windows.admission import enter
 
     request = enter(request)  # no server either where windows are closed
+    from headway.flows.console.prefect_settings import names_no_server
+    from headway.flows.retrain import found_retrain, needs_prefect, retrain_here
+    from headway.flows.run.command_view import watch_flows
+
+    view = watch_flows(started_unix_s, as_json=as_json)
+    # A server of our own costs ten CPU seconds with the engine, and only people who ask for it look at what it says.
+    is_alone = names_no_server()
+    made = found_retrain(request) if is_alone else None
+    if made is None and is_alone and not needs_prefect(request):
+        made = retrain_here(request)
+    elif made is None and is_alone:
+        print_to_terminal("starting Prefect, which takes some seconds")
+    made = made or _run_flow(request)
+    with only_shown("the summary"):
+        view.summary(made)
+    return made
+
+
+def _run_flow(request: RetrainRequest) -> RetrainSummary:
+    from headway.flows.prefect_api.ephemeral_server import prefect_api
     from headway.flows.report.summary import RetrainSummary
-    from headway.flows.retrain import retrain as retrain_flow
-    from headway.flows.run.watched_flow import watched_flow
+    from headway.flows.retrain_flow import retrain as retrain_flow
     from headway.tasks.core.stopped import raised_if_stopped
 
-    with watched_flow(started_unix_s, as_json=as_json) as view:
+    with prefect_api():
         made = raised_if_stopped(retrain_flow(request))
         assert isinstance(made, RetrainSummary)  # the gate is not asked again
-        with only_shown("the summary"):
-            view.summary(made)
         return made
 
 
@@ -112,7 +131,8 @@ def load_table_model(model_uri: str, workspace: str = "") -> TableModel:
     """A registered model of table rows, to be asked: `load_table_model("models:/churn@champion").predict(rows)`.
 
     Args:
-        model_uri: `models:/NAME@champion` or `models:/NAME/VERSION`.
+        model_uri: `models:/NAME@champion`, `models:/NAME/VERSION`, or a folder that `headway export` wrote, for which
+            no workspace is asked.
         workspace: a folder or URI; empty: HEADWAY_WORKSPACE, or the folder `workspace` of the project.
 
     Raises:
@@ -120,10 +140,13 @@ def load_table_model(model_uri: str, workspace: str = "") -> TableModel:
         EnvironmentProblem: there is no workspace, or it cannot be used.
         IntegrityError: something that it stands on is gone or altered.
     """
-    opened = _opened(workspace)
-    from headway.tasks.serving.prediction import load_table_model
+    prepare()
+    from headway.tasks.serving.exported_model import is_exported
+    from headway.tasks.serving.prediction import load_exported_table_model, load_table_model
 
-    return load_table_model(opened, model_uri)
+    if is_exported(model_uri):
+        return load_exported_table_model(Path(model_uri))
+    return load_table_model(Workspace.existing(workspace or default_workspace()), model_uri)
 
 
 def load_text_model(model_uri: str, workspace: str = "") -> TextModel:
@@ -131,12 +154,8 @@ def load_text_model(model_uri: str, workspace: str = "") -> TextModel:
 
     Args: and what is raised: as `load_table_model`.
     """
-    opened = _opened(workspace)
+    prepare()
+    opened = Workspace.existing(workspace or default_workspace())
     from headway.tasks.serving.prediction import load_text_model
 
     return load_text_model(opened, model_uri)
-
-
-def _opened(workspace: str) -> Workspace:
-    prepare()
-    return Workspace.existing(workspace or default_workspace())

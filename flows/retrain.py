@@ -5,19 +5,18 @@ snapshot ─► validate ─► shard ─► launch ─► verify ─► evaluat
 
 from __future__ import annotations
 
-from prefect import State, flow
-
 from headway.data_contracts.store.documents import Link
 from headway.flows.config.first_step import check_first_step
 from headway.flows.config.pipeline_file import pipeline_file
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.preflight import check_contract
 from headway.flows.config.request import RetrainRequest
+from headway.flows.console.prefect_settings import keeps_records
 from headway.flows.prefect_api.champion_event import emit_champion_event
-from headway.flows.report.summary import RetrainSummary, as_state, summarise
-from headway.flows.run.session import session
-from headway.flows.windows.admission import keeping_to_windows
+from headway.flows.report.summary import RetrainSummary, summarise
+from headway.flows.run.session import session, watchers
 from headway.tasks.core.context import RunContext
+from headway.tasks.core.stage import StageNotFound
 from headway.tasks.ownership.current_run import abandoning_on_failure, cut_run, finish, start, started_at
 from headway.tasks.registry.champion import RegistrationOutcome
 from headway.tasks.rows.heldout_parts import require_parts
@@ -30,42 +29,71 @@ from headway.tasks.stages.shard import shard
 from headway.tasks.stages.snapshot import snapshot
 from headway.tasks.stages.validate import validate
 from headway.tasks.stages.verify import verify
+from headway.training.observe.ledger import Event
 
 
-@flow(name="retrain", flow_run_name="retrain {request.pipeline}", persist_result=False)
-@keeping_to_windows
-def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
-    """Retrain one model: every stage finds what it made before, or makes it and writes it down.
+def run_stages(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest) -> RetrainSummary:
+    """Every stage finds what it made before, or makes it and writes it down."""
+    if request.run:
+        return resume(run, pipeline, request)
+    # Before newer data: where they change daily, no run would ever come to its end.
+    if request.in_window and (cut := cut_run(run)) is not None:
+        training = continue_run(run, pipeline.launch, cut, tracking_uri(run, pipeline.registry))
+        started_unix_s = started_at(run, cut)
+        evaluate_and_register(run, pipeline, training)
+        finish(run, started_unix_s)
+        run.devices.release()  # sharding needs none
+    # A command has checked this already; a run of a form, schedule or trigger has not.
+    with run.ledger.span("check"):
+        path = pipeline_file(request.pipeline).path
+        contract = check_contract(pipeline, path)
+        if untried := check_first_step(pipeline, path, contract, run.workspace):
+            run.ledger.event("recipe.untried", message=f"not tried on made-up rows: {untried}.")
+    files = snapshot(run, pipeline.contract, pipeline.source)
+    require_columns(run.workspace, pipeline.evaluation.slices, files)
+    receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
+    manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
+    require_parts(run, pipeline.evaluation.ranking_share, pipeline.source, manifest)
+    # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
+    training = launch(run, pipeline.training, pipeline.launch, manifest, tracking_uri(run, pipeline.registry))
+    evaluation, outcome = evaluate_and_register(run, pipeline, training)
+    finish(run, run.started_unix_s, files)
+    return summarise(run, pipeline, receipt, evaluation, outcome)
 
-    Args:
-        request: What to retrain, and what may come of it.
+
+def found_retrain(request: RetrainRequest) -> RetrainSummary | None:
+    """What a retrain comes to that finds every stage. It needs no Prefect, which would only be told so.
+
+    Returns:
+        None where something has to be made, or whatever else is in the way: the flow of it looks again, and says what.
     """
+    if request.run:
+        return None
+    events: list[Event] = []
+    watching = watchers.get()
+    token = watchers.set((events.append,))
+    try:
+        with session(request, finds_only=True) as (run, pipeline):
+            summary = run_stages(run, pipeline, request)
+    except (StageNotFound, Exception):
+        return None
+    finally:
+        watchers.reset(token)
+    for event in events:
+        for listener in watching:
+            listener(event)
+    return summary
+
+
+def needs_prefect(request: RetrainRequest) -> bool:
+    """Whether Prefect runs it although no server is configured: for its records, or to share groups of shards out."""
+    return keeps_records() or pipeline_file(request.pipeline).spec.shards.group_tasks
+
+
+def retrain_here(request: RetrainRequest) -> RetrainSummary:
+    """The retrain as plain calls, without Prefect's engine: the same stages, ledger, retries and ends."""
     with session(request) as (run, pipeline):
-        if request.run:
-            return as_state(resume(run, pipeline, request))
-        # Before newer data: where they change daily, no run would ever come to its end.
-        if request.in_window and (cut := cut_run(run)) is not None:
-            training = continue_run(run, pipeline.launch, cut, tracking_uri(run, pipeline.registry))
-            started_unix_s = started_at(run, cut)
-            evaluate_and_register(run, pipeline, training)
-            finish(run, started_unix_s)
-            run.devices.release()  # sharding needs none
-        # A command has checked this already; a run of a form, schedule or trigger has not.
-        with run.ledger.span("check"):
-            path = pipeline_file(request.pipeline).path
-            contract = check_contract(pipeline, path)
-            if untried := check_first_step(pipeline, path, contract, run.workspace):
-                run.ledger.event("recipe.untried", message=f"not tried on made-up rows: {untried}.")
-        files = snapshot(run, pipeline.contract, pipeline.source)
-        require_columns(run.workspace, pipeline.evaluation.slices, files)
-        receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
-        manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
-        require_parts(run, pipeline.evaluation.ranking_share, pipeline.source, manifest)
-        # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
-        training = launch(run, pipeline.training, pipeline.launch, manifest, tracking_uri(run, pipeline.registry))
-        evaluation, outcome = evaluate_and_register(run, pipeline, training)
-        finish(run, run.started_unix_s, files)
-        return as_state(summarise(run, pipeline, receipt, evaluation, outcome))
+        return run_stages(run, pipeline, request)
 
 
 def resume(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest) -> RetrainSummary:

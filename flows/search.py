@@ -8,6 +8,7 @@ from __future__ import annotations
 from prefect import State, flow
 
 from headway.flows.config.request import TrialsRequest
+from headway.flows.prefect_api.concurrency_lease import keep_running
 from headway.flows.report.summary import summarise
 from headway.flows.retrain import evaluate_and_register
 from headway.flows.run.session import session
@@ -21,6 +22,8 @@ from headway.tasks.stages.shard import shard
 from headway.tasks.stages.snapshot import snapshot
 from headway.tasks.stages.trials import rank_trials, train_trials
 from headway.tasks.stages.validate import validate
+
+keep_running()  # as the module is imported: Prefect loads a flow, and then takes up its slot
 
 
 @flow(name="trials", flow_run_name="trials of {request.pipeline}", persist_result=False)

@@ -16,20 +16,20 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal import charmap
 from hypothesis.internal.conjecture import providers
 from s3fs import S3FileSystem
 
 from tests.longest_first import LongestFirst, unit
 
-pytest_plugins = ("tests.tiers",)
+pytest_plugins = ("tests.forked_workers", "tests.tiers")
 
 # Tests of remote workspaces leave nothing in anybody's cache.
 os.environ["HEADWAY_LOCAL"] = tempfile.mkdtemp(prefix="headway-tests-")
 
 # What all test processes make once; the first of them is their parent.
 SHARED = "HEADWAY_TESTS_SHARED"
-is_first = SHARED not in os.environ
-if is_first:
+if SHARED not in os.environ:
     os.environ[SHARED] = tempfile.mkdtemp(prefix="headway-tests-")
     os.environ["HEADWAY_TESTS_FIRST"] = str(os.getpid())
 
@@ -43,6 +43,11 @@ gc.disable()
 
 # Before torch is imported. Test processes run side by side: threads of one would wait for cores that another has.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# For every new cache torch's compiler tries what this processor can do with programs that take ten seconds to compile,
+# and starts processes to compile in beside it. The kernel says what it can do, and one process has a core at most.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 # A shell that runs us in the background lets us ignore Ctrl-C, and `nohup` a closed terminal: so would every process
 # that a test interrupts.
@@ -67,6 +72,16 @@ CREDENTIALS = {
 }
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart() -> None:
+    """Which characters UTF-8 can write Hypothesis finds out by trying a million: seconds of a first test of texts.
+
+    Here the first process does it, before it starts others, and keeps the answer in `.hypothesis` for them.
+    """
+    charmap.charmap()
+    charmap.intervals_from_codec("utf-8")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: unit(item.nodeid))
 
@@ -85,6 +100,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
+    is_first = os.environ["HEADWAY_TESTS_FIRST"] == str(os.getpid())
     for folder in (os.environ["HEADWAY_LOCAL"], *([os.environ[SHARED]] if is_first else [])):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -156,11 +172,11 @@ def prefect_here() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def mlflow_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database of MLflow's with nothing in it, to be copied: to make its tables takes seconds."""
+def mlflow_tables() -> Path:
+    """A database of MLflow's with nothing in it, to be copied: to make its tables takes seconds, once for all."""
     from headway.tasks.registry import mlflow_store
 
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    path = Path(os.environ[SHARED]) / "mlflow.db"
     mlflow_store.connect(f"{mlflow_store.SQLITE}{path}")
     return path
 

@@ -35,8 +35,8 @@ LONGEST_FIRST: tuple[tuple[str, ...], ...] = (
     ("tests/e2e/test_pipes.py",),  # as many looks as all other tests of that project together
     ("tests/e2e/test_object_store.py",),
     ("tests/training/parallel/",),  # a process that has imported torch
-    ("tests/training/launch/test_supervisor.py",),
-    ("tests/training/launch/test_local.py",),
+    ("tests/training/launch/supervise/test_supervisor.py",),
+    ("tests/training/launch/hosts/test_local.py",),
     ("tests/cluster/test_postgres.py",),
     ("tests/cluster/test_conformance.py",),
     ("tests/cluster/test_slurm.py",),
@@ -45,16 +45,16 @@ LONGEST_FIRST: tuple[tuple[str, ...], ...] = (
     ("tests/training/guards/test_guarded_runs.py",),
     ("tests/training/exact/test_exact_shards.py",),
     ("tests/training/exact/test_exact_replicas.py",),
-    ("tests/training/test_worker.py",),
-    ("tests/tasks/test_champion_race.py",),
-    ("tests/tasks/test_model_card.py",),
-    ("tests/tasks/test_clean_retired.py",),
-    ("tests/tasks/test_clean.py",),
+    ("tests/training/programs/test_worker.py",),
+    ("tests/tasks/registry/test_champion_race.py",),
+    ("tests/tasks/registry/test_model_card.py",),
+    ("tests/tasks/retention/test_clean_retired.py",),
+    ("tests/tasks/retention/test_clean.py",),
     (  # MLflow, and a database of its
-        "tests/tasks/test_champion_moves.py",
-        "tests/tasks/test_approval.py",
+        "tests/tasks/registry/test_champion_moves.py",
+        "tests/tasks/registry/test_approval.py",
     ),
-    ("tests/data_contracts/test_object_store.py",),
+    ("tests/data_contracts/store/test_object_store.py",),
     ("tests/flows/windows/test_openings.py",),
 )
 """Files that share something costly to start, or are long themselves. The longest name that fits decides."""

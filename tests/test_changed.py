@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.changed import ROOT, is_touched, reached
 
-SEEDS = ROOT / "tests" / "training" / "test_seeds.py"
-SHARDING = ROOT / "tests" / "training" / "data" / "test_sharding.py"
+SEEDS = ROOT / "tests" / "training" / "config" / "test_seeds.py"
+SHARDING = ROOT / "tests" / "training" / "data" / "shards" / "test_sharding.py"
 
 
 def test_a_test_is_touched_by_what_it_imports_directly_or_not_and_by_nothing_else() -> None:
@@ -16,7 +16,7 @@ def test_a_test_is_touched_by_what_it_imports_directly_or_not_and_by_nothing_els
 
 def test_what_a_test_starts_by_name_is_what_it_stands_on() -> None:
     assert ROOT / "training" / "launch" / "node" / "node_guard.py" in reached(
-        ROOT / "tests" / "training" / "launch" / "test_guard.py"
+        ROOT / "tests" / "training" / "launch" / "node" / "test_guard.py"
     )
 
 

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 HOME = Path(__file__).resolve().parent.parent
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)")
@@ -49,3 +50,13 @@ def test_the_development_lock_holds_what_is_asked_for() -> None:
 def test_installing_holds_every_package_against_its_digest(file: str, lock: str) -> None:
     installs = [line for line in (HOME / file).read_text().splitlines() if f"locks/{lock}.txt" in line]
     assert any("--require-hashes" in line and "--no-deps" in line for line in installs)
+
+
+def test_the_shipped_workflow_holds_every_package_against_its_digest() -> None:
+    workflow = yaml.safe_load((HOME / "deployments" / "github" / "headway.yml").read_text())
+    assert workflow["env"]["LOCK"] == "locks/image.txt"
+    steps = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
+    installs = [line for step in steps for line in step.splitlines() if "pip install" in line]
+    assert len(installs) == 4, "of what it needs, and of itself, in both jobs"
+    assert all("--no-deps" in line for line in installs)
+    assert all(line.endswith(('--require-hashes --requirement "$LOCK"', "--no-build-isolation .")) for line in installs)

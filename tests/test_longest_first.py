@@ -19,7 +19,7 @@ def test_every_name_is_of_tests_that_are_there(name: str) -> None:
 
 def test_the_longest_name_that_fits_decides_and_what_is_short_comes_last() -> None:
     assert unit("tests/e2e/test_windows.py::test_x") != unit("tests/e2e/test_verify.py::test_x") == 0
-    assert unit("tests/data_contracts/test_globs.py::test_x") == len(LONGEST_FIRST)
+    assert unit("tests/data_contracts/store/test_globs.py::test_x") == len(LONGEST_FIRST)
 
 
 def test_a_wait_gives_what_was_waited_for_and_says_what_never_came() -> None:

@@ -23,6 +23,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 from pydantic import BaseModel
@@ -38,11 +39,11 @@ from headway.data_contracts.store.documents import (
     ExpectationVerdict,
     Snapshot,
 )
-from headway.flows.act import champion_moves, clean, contract_check, reproduce
+from headway.flows.act import champion_moves, clean, compare, contract_check, reproduce
 from headway.flows.ci import pages
 from headway.flows.ci.pages import print_result
 from headway.flows.ci.results import CiReport
-from headway.flows.cli import promotion
+from headway.flows.cli import decide
 from headway.flows.console.console import plain_console
 from headway.flows.deploy import deploying
 from headway.flows.rehearse import report as rehearse_report
@@ -53,6 +54,11 @@ from headway.flows.trials import report as trials_report
 from headway.flows.triggers import report as triggers_report
 from headway.tasks.core import artifacts
 from headway.tasks.registry import evaluation_report
+from headway.tasks.reports import comparison_page, evaluation_page
+from headway.tasks.reports.comparison import Comparison
+from headway.tasks.reports.evidence import Evidence, TrainingCurve
+from headway.tasks.serving import prediction
+from headway.training.evaluation.outputs import Outputs
 from headway.training.launch.diagnosis.logs import LogLine
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -147,6 +153,11 @@ def retrained(text: str) -> summary.RetrainSummary:
     )
 
 
+def searched(text: str) -> trials_report.TrialsSummary:
+    made: trials_report.TrialsSummary = filled(trials_report.TrialsSummary, text)
+    return made.model_copy(update={"best": retrained(text)})
+
+
 def told_events(text: str, stream: io.StringIO) -> None:
     terminal = Terminal(stream)
     for name in NOTICES:
@@ -170,6 +181,18 @@ def checked(text: str) -> contract_check.CheckResult:
         evaluated_now=(filled(ExpectationVerdict, text),),
         warning=text,
     )
+
+
+LABELS = np.array([0, 1, 1])
+EVIDENCE = Evidence(
+    outputs=Outputs(
+        label=LABELS,
+        predicted=LABELS,
+        confidence=np.full(3, 0.9, dtype=np.float32),
+        probability_rows=np.arange(3),
+        probability=np.full((3, 2), 0.5, dtype=np.float32),
+    )
+)
 
 
 PRINTED: dict[str, Callable[[str, Any], object]] = {
@@ -196,6 +219,7 @@ PRINTED: dict[str, Callable[[str, Any], object]] = {
     "logs": lambda text, _: logs._Printer()(filled(LogLine, text)),
     "promote": lambda text, _: champion_moves.print_move(filled(champion_moves.MoveReport, text)),
     "refuse": lambda text, _: champion_moves.print_refusal(filled(champion_moves.RefusalReport, text)),
+    "compare": lambda text, _: compare.print_compared(filled(compare.CompareReport, text)),
     "history": lambda text, _: champion_history.print_history(filled(champion_history.History, text)),
     "plan": lambda text, _: plan.print_plan(filled(plan.Plan, text)),
     "reproduce": lambda text, _: reproduce.print_reproduction(filled(reproduce.ReproductionReport, text)),
@@ -210,10 +234,19 @@ MARKDOWN: dict[str, Callable[[str], str]] = {
     "ci": lambda text: pages.markdown(filled(CiReport, text)),
 }
 HTML: dict[str, Callable[[str], str]] = {
-    "an evaluation": lambda text: evaluation_report.render_html(
-        evaluation(text), filled(evaluation_report.ReportContext, text)
+    "a comparison": lambda text: comparison_page.render_html(
+        filled(Comparison, text), [(text, filled(TrainingCurve, text))] * 2, 0.0
+    ),
+    "an evaluation": lambda text: evaluation_page.render_html(
+        evaluation(text),
+        filled(evaluation_report.ReportContext, text),
+        EVIDENCE,
+        filled(evaluation_page.PageFacts, text),
     ),
     "a contract": lambda text: checked(text).report(),
+    "a retrain in a notebook": lambda text: retrained(text)._repr_html_(),
+    "trials in a notebook": lambda text: searched(text)._repr_html_(),
+    "a model in a notebook": lambda text: prediction._card(prediction.ModelVersion(text, text, text), {text: text}),
 }
 COMMANDS = re.compile(r"(?m)^\s*::\w[^\n]*::|##\w*\[")
 
@@ -310,7 +343,7 @@ def test_prefect_is_given_tables_links_and_descriptions_that_are_text(monkeypatc
     from prefect import artifacts as prefect_artifacts
 
     given: dict[str, Any] = {}
-    monkeypatch.setattr(artifacts, "_is_flow_run", lambda: True)
+    monkeypatch.setattr(artifacts, "current_flow_run", object)
     for name in ("create_table_artifact", "create_link_artifact", "create_markdown_artifact"):
         monkeypatch.setattr(prefect_artifacts, name, lambda **named: given.update(named))
     for name, text in NASTY.items():
@@ -389,7 +422,7 @@ def test_what_only_shows_what_was_done_fails_nothing(
     made = filled(champion_moves.MoveReport, PLAIN)
     monkeypatch.setattr(champion_moves, "promote", lambda *_, **__: made)
     monkeypatch.setattr(champion_moves, "print_move", broken)
-    promotion.promote("tiny", "1", why="x", workspace="/w")
+    decide.promote("tiny", "1", why="x", workspace="/w")
     assert capsys.readouterr().err == (
         "headway: the result could not be shown (ValueError: no such style); what it is about was done.\n"
     )

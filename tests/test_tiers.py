@@ -107,8 +107,13 @@ def suite(tmp_path: Path) -> Path:
 
 def outcomes(suite: Path, *options: str, report: str = "") -> tuple[dict[str, set[str]], str]:
     """Names of tests by what became of them, and all that was said."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "HEADWAY_TIERS_REPORT": report, "PYTEST_ADDOPTS": ""}
-    environment.pop("CI", None)  # which is lenient
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "HEADWAY_TIERS_REPORT": report,
+        "PYTEST_ADDOPTS": "",
+        "CI": "true",
+    }
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", *options, str(suite)]
     done = subprocess.run(command, cwd=suite, env=environment, capture_output=True, text=True)
     found: dict[str, set[str]] = {}

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from headway.data_contracts.drafting.bounds import longest, widened
-from headway.data_contracts.drafting.profile import ColumnProfile, Suspicion
+from headway.data_contracts.drafting.profile import ColumnProfile, Suspicion, is_key_name
 from headway.data_contracts.drafting.text_shapes import KINDS
 from headway.data_contracts.types import report_text
 
@@ -17,8 +17,16 @@ Line = tuple[str, str]
 """YAML, and the comment beside it."""
 
 
-def column_lines(column: ColumnProfile, *, is_text: bool) -> Iterator[Line]:
-    """The lines of one column, indented for `columns:`."""
+MOST_CODES = 4
+"""Whole numbers of more values have an order, and the next one is no mistake: a range, not a set."""
+
+
+def column_lines(column: ColumnProfile, *, is_text: bool, is_label: bool = False) -> Iterator[Line]:
+    """The lines of one column, indented for `columns:`.
+
+    Args:
+        is_label: it is to be predicted: a value of its own would be a class that no model knows.
+    """
     yield f"  {scalar(column.name)}:", ""
     if column.suspicions:
         yield "    ", _suspicion(column)
@@ -28,15 +36,17 @@ def column_lines(column: ColumnProfile, *, is_text: bool) -> Iterator[Line]:
         yield "    nullable: true", f"{share} are null. DECIDE: delete this line if none should be"
     if is_text and column.name == "path":
         yield "    unique: true", "no two rows are the same file"
-    elif column.is_unique:
+    elif column.is_unique and is_key_name(column.name):
         yield "    unique: true", "no value occurs twice. DECIDE: a key, or chance?"
+    elif column.is_unique:
+        yield "    ", "No value occurs twice, which may be chance: say `unique: true` if it tells rows apart."
     if not column.num_values:
         yield "    ", "Nothing but nulls was seen."
     elif not column.suspicions:
-        yield from _constraints(column, is_text=is_text)
+        yield from _constraints(column, is_text=is_text, is_label=is_label)
 
 
-def _constraints(column: ColumnProfile, *, is_text: bool) -> Iterator[Line]:
+def _constraints(column: ColumnProfile, *, is_text: bool, is_label: bool) -> Iterator[Line]:
     if is_text and column.name == "is_utf8":
         yield "    in: [true]", "of the rows that remain; the rule below quarantines the others"
     elif column.is_partition:
@@ -46,7 +56,7 @@ def _constraints(column: ColumnProfile, *, is_text: bool) -> Iterator[Line]:
             "    ",
             f"only {scalar(column.values[0])} was seen" if len(column.values) == 1 else "true and false were seen",
         )
-    elif column.values:
+    elif column.values and (is_label or column.family != "integer" or len(column.values) <= MOST_CODES):
         yield f"    in: {scalar(list(column.values))}", f"all {len(column.values)} that occur. DECIDE: may others come?"
     elif column.family in ("integer", "float", "decimal"):
         yield from _range(column)

@@ -11,8 +11,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from headway.data_contracts.drafting.bounds import fewest_rows
-from headway.data_contracts.drafting.columns import Line, column_lines, scalar
-from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile
+from headway.data_contracts.drafting.columns import Line, column_lines, scalar, share_of
+from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile, is_key_name
 from headway.data_contracts.store.plain_text import one_line
 from headway.data_contracts.types import report_text
 
@@ -21,16 +21,24 @@ COMMENT_CHARS = 100
 QUARANTINE_LIMIT_RATIO = 0.01
 
 
-def draft_contract(profile: TableProfile, *, name: str, source: str, is_text: bool, now_unix_s: float) -> str:
+def draft_contract(
+    profile: TableProfile, *, name: str, source: str, is_text: bool, now_unix_s: float, label: str = ""
+) -> str:
     """The text of a contract.
 
     Args:
         source: what was profiled, in words, for the comment at the top.
         is_text: whether each row is a text file, in the columns that Headway computes.
+        label: the column to predict: a closed set where it has few values, and no row without one.
         now_unix_s: what the age of the newest row is told by.
     """
-    columns = [line for column in profile.columns for line in column_lines(column, is_text=is_text)]
-    rules = _utf8_rule() if is_text else ()
+    columns = [
+        line
+        for column in profile.columns
+        for line in column_lines(column, is_text=is_text, is_label=column.name == label)
+    ]
+    gaps = next((column for column in profile.columns if column.name == label and column.num_nulls), None)
+    rules = _utf8_rule() if is_text else () if gaps is None else _label_rule(gaps)
     lines = [*_head(name, source), *_rows(profile), ("", ""), ("columns:", ""), *columns, *rules]
     lines += set_rule_lines(profile, now_unix_s=now_unix_s)
     return formatted(lines)
@@ -87,6 +95,18 @@ def _utf8_rule() -> Iterator[Line]:
     yield "    action: quarantine", ""
 
 
+def _label_rule(label: ColumnProfile) -> Iterator[Line]:
+    ratio = min(0.99, math.ceil(150 * label.num_nulls / label.num_rows) / 100)
+    yield "", ""
+    yield f"quarantine_limit_ratio: {ratio}", f"{share_of(label.num_nulls, label.num_rows)} have no label"
+    yield "rules:", ""
+    yield "  - id: label-is-there", ""
+    yield "    description: A model learns from rows with a label", ""
+    yield f"    column: {scalar(label.name)}", ""
+    yield "    not_null: true", ""
+    yield "    action: quarantine", "DECIDE: `fail`, if a row without a label is a mistake"
+
+
 MAX_PSI = 0.2
 """A population stability index above 0.2 is commonly called a shift."""
 MAX_DRIFT_COLUMNS = 100
@@ -102,7 +122,17 @@ def set_rule_lines(profile: TableProfile, *, now_unix_s: float) -> Iterator[Line
         yield "", ""
         yield "keys:", ""
         names = scalar(list(profile.key))
-        yield f"  - {{id: row-key, columns: {names}}}", "no two rows share them. DECIDE: a key, or chance?"
+        is_meant = any(is_key_name(name) for name in profile.key)
+        advisory = "" if is_meant else ", severity: warning"
+        yield f"  - {{id: row-key, columns: {names}{advisory}}}", "no two rows share them. DECIDE: a key, or chance?"
+    if profile.num_repeated:
+        yield "", ""
+        yield "keys:", ""
+        names = scalar([column.name for column in profile.columns])
+        seen = (
+            f"{share_of(profile.num_repeated, profile.num_rows)} repeat an earlier one. DECIDE: a mistake, or chance?"
+        )
+        yield f"  - {{id: no-row-twice, columns: {names}, severity: warning}}", seen
     yield "", ""
     yield "volume: {min_ratio: 0.5, max_ratio: 2.0}", "rows against the last accepted snapshot; the first has none"
     yield from _drift(profile)

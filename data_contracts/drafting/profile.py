@@ -35,6 +35,10 @@ MEASURES = re.compile(
     r"|cost|quantity|qty|duration|bytes|chars|words|tokens|lines|rows|days|hours|minutes|seconds|ms|s|kg|km|percent)(_|$)"
 )
 """Names of whole numbers that are measured or counted, however few values they have had."""
+KEYS = re.compile(
+    r"(^|_)(id|ids|key|uuid|guid|code|no|nr|number|num|ref|reference|name|path|file|url|uri|sku|isbn|hash|digest|sha\d*)(_|$)"
+)
+"""Names of columns that are there to tell rows apart."""
 MAX_VALUE_CHARS = 64
 MIN_ROWS_OF_KEY = 100
 """Of fewer rows, almost any column has each value once."""
@@ -99,6 +103,8 @@ class TableProfile:
     columns: tuple[ColumnProfile, ...]
     key: tuple[str, ...]
     """Columns whose values only together name a row; empty when one column does, or none was found."""
+    num_repeated: int = 0
+    """Rows that are equal to an earlier one in all columns, rows with a null aside; 0 also where nobody looked."""
 
 
 def profile_rows(
@@ -129,7 +135,13 @@ def profile_rows(
         names = [column.name for column in candidates]
         with _part(connection, names, select, is_whole=is_narrow) as part:
             key = _compound_key(part, candidates, list(schema))
-    return TableProfile(num_rows=num_rows, columns=tuple(columns), key=key)
+    num_repeated = 0
+    if not key and _may_repeat(columns):
+        with _part(connection, list(schema), select, is_whole=is_narrow) as part:
+            num_repeated = _num_repeated(part, list(schema))
+        # Where most rows repeat, few values make up all of them, and that is no mistake.
+        num_repeated = num_repeated if num_repeated <= num_rows // 2 else 0
+    return TableProfile(num_rows=num_rows, columns=tuple(columns), key=key, num_repeated=num_repeated)
 
 
 class _Part(NamedTuple):
@@ -267,7 +279,17 @@ def _may_have_few(name: str, kind: Family, figures: Figures) -> bool:
 
 
 def _is_measure(name: str) -> bool:
-    return MEASURES.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()) is not None
+    return MEASURES.search(_plain(name)) is not None
+
+
+def is_key_name(name: str) -> bool:
+    """Whether a column that tells rows apart is called as if it were meant to."""
+    return KEYS.search(_plain(name)) is not None
+
+
+def _plain(name: str) -> str:
+    """`orderId` and `order-id` are `order_id`."""
+    return re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
 
 
 def _may_be_key(kind: Family, figures: Figures) -> bool:
@@ -301,6 +323,19 @@ def _key_candidates(columns: Sequence[ColumnProfile]) -> list[ColumnProfile]:
         and (column.max_length or 0) <= MAX_KEY_CHARS
     ]
     return sorted(whole, key=lambda column: -column.num_distinct)[:MAX_COLUMNS_OF_PAIRS]
+
+
+def _may_repeat(columns: Sequence[ColumnProfile]) -> bool:
+    """Whether whole rows are looked at for equal ones: those of plain values, in a table that a person takes in."""
+    is_plain = all(column.family not in ("list", "binary") for column in columns)
+    return is_plain and 1 < len(columns) <= COLUMNS_AS_THEY_ARE and not any(column.is_unique for column in columns)
+
+
+def _num_repeated(part: _Part, names: Sequence[str]) -> int:
+    columns = [identifier(name) for name in names]
+    present = " AND ".join(f"{column} IS NOT NULL" for column in columns)
+    rows = f"SELECT hash({', '.join(columns)}) AS row FROM {part.rows} WHERE {present}"
+    return int(one_value(part.connection, f"SELECT count(*) - count(DISTINCT row) FROM ({rows})"))
 
 
 def _compound_key(part: _Part, candidates: Sequence[ColumnProfile], names: Sequence[str]) -> tuple[str, ...]:

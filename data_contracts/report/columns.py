@@ -10,6 +10,8 @@ from headway.data_contracts.report.distribution_picture import Bar, categorical_
 from headway.data_contracts.store.plain_text import html
 
 State = Literal["bad", "warn", "good"]
+MIN_UNFOLDED, MAX_UNFOLDED = 3, 9
+"""Columns that are drawn at once: as many as broke, which the table of rules has named already."""
 MARKS: dict[State, str] = {"bad": "✖ broken", "warn": "! look", "good": "✔ held"}
 ORDER: tuple[State, ...] = ("bad", "warn", "good")
 
@@ -52,7 +54,12 @@ def columns_section(cards: Sequence[ColumnCard], *, baseline: str) -> str:
     """
     if not cards:
         return ""
-    drawn = "".join(_card(card) for card in sorted(cards, key=_urgency))
+    ordered = sorted(cards, key=_urgency)
+    num_open = min(MAX_UNFOLDED, max(MIN_UNFOLDED, sum(card.state != "good" for card in cards)))
+    drawn = "".join(_card(card) for card in ordered[:num_open])
+    rest = "".join(_card(card) for card in ordered[num_open:])
+    folded = f"<summary>{len(ordered) - num_open:,} more</summary><div class='cards'>{rest}</div>"
+    more = f"<details>{folded}</details>" if rest else ""
     then = (
         f" <span class='key then'></span> in the accepted snapshot (receipt <code>{html(baseline[:12])}</code>). "
         "Bins of numbers held about as many rows each when they were cut."
@@ -62,7 +69,7 @@ def columns_section(cards: Sequence[ColumnCard], *, baseline: str) -> str:
     return (
         f"<section><h2>Columns <span class='count'>{len(cards)}</span></h2>"
         f"<p class='note'>Share of the rows with a value: <span class='key now'></span> in this snapshot{then}</p>"
-        f"<div class='cards'>{drawn}</div></section>"
+        f"<div class='cards'>{drawn}</div>{more}</section>"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from string import Template
 from typing import Literal
 
@@ -76,3 +76,38 @@ def value(text: str) -> str:
     """A value's HTML; a digest's looks like one."""
     is_digest = len(text) == 64 and " " not in text
     return f"<code>{html(text)}</code>" if is_digest else html(text)
+
+
+class Markup(str):
+    """HTML of ours, which a table takes as it is; whatever was made of text is text again."""
+
+    __slots__ = ()
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, num_words: int = 1) -> str:
+    """Cells of text, or of `Markup`.
+
+    Args:
+        num_words: columns of words, which come first; figures follow.
+    """
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        kinds = ("" if place < num_words else " class='number'" for place in range(len(row)))
+        inner = (each if isinstance(each, Markup) else html(each) for each in row)
+        return (
+            "<tr>" + "".join(f"<{tag}{kind}>{each}</{tag}>" for kind, each in zip(kinds, inner, strict=True)) + "</tr>"
+        )
+
+    body = "".join(cells("td", row) for row in rows)
+    return f"<div class='scroll'><table><thead>{cells('th', titles)}</thead><tbody>{body}</tbody></table></div>"
+
+
+def folded(titles: Sequence[str], rows: Sequence[Sequence[str]], *, first: int, num_words: int = 1) -> str:
+    """The same with only so many rows to be seen at once; one more is no reason to fold."""
+    if len(rows) <= first + 1:
+        return table(titles, rows, num_words=num_words)
+    rest = table(titles, rows[first:], num_words=num_words)
+    return (
+        f"{table(titles, rows[:first], num_words=num_words)}"
+        f"<details><summary>{len(rows) - first:,} more</summary>{rest}</details>"
+    )

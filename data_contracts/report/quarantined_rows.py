@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
 from headway.data_contracts.engine.quarantine import QuarantinedRow
 from headway.data_contracts.store.plain_text import html
 from headway.data_contracts.types import report_text
 
 MAX_ROWS_OF_RULE = 10
+MAX_RULES = 5
+"""That are named at once."""
+MAX_EXAMPLES = 3
+"""Ranges beside a failing rule."""
 BATCH_ROWS = 1 << 16
 
 
@@ -50,7 +56,13 @@ def quarantine_section(sample: QuarantineSample, *, num_quarantined: int, num_ro
     if not num_quarantined:
         return ""
     share = 100 * num_quarantined / (num_quarantined + num_rows)
-    listed = "".join(_rule(rule, number, sample) for rule, number in sample.num_by_rule.items())
+    rules = list(sample.num_by_rule.items())
+    drawn = [_rule(rule, number, sample, is_open=place == 0) for place, (rule, number) in enumerate(rules)]
+    listed, rest = "".join(drawn[:MAX_RULES]), "".join(drawn[MAX_RULES:])
+    if rest:
+        listed += (
+            f"<details><summary>{report_text.count(len(drawn) - MAX_RULES, 'more rule')}</summary>{rest}</details>"
+        )
     return (
         f"<section><h2>Quarantined <span class='count'>{num_quarantined:,}</span></h2>"
         f"<p class='note'>{share:.2g} % of all rows, left out of training; at most {limit_ratio * 100:.4g} % may be. "
@@ -58,20 +70,53 @@ def quarantine_section(sample: QuarantineSample, *, num_quarantined: int, num_ro
     )
 
 
-def _rule(rule: str, number: int, sample: QuarantineSample) -> str:
+def _rule(rule: str, number: int, sample: QuarantineSample, *, is_open: bool) -> str:
+    """Only the first is unfolded: of forty rules the page would be a list of rows."""
     rows = [row for row in sample.rows if rule in row.rule_ids][:MAX_ROWS_OF_RULE]
-    listed = "".join(_row(row, rule) for row in rows)
+    listed = "".join(_range(span, rule) for span in ranges_of(rows))
     more = f"<p class='note'>and {number - len(rows):,} more.</p>" if number > len(rows) else ""
     counted = f"<span class='count'>{report_text.count(number, 'row')}</span>"
     return (
-        f"<details open><summary><code>{html(rule)}</code> {counted}</summary>"
+        f"<details{' open' if is_open else ''}><summary><code>{html(rule)}</code> {counted}</summary>"
         "<div class='scroll'><table><thead><tr><th>File</th><th class='row'>Row</th><th>Also breaks</th></tr>"
         f"</thead><tbody>{listed}</tbody></table></div>{more}</details>"
     )
 
 
-def _row(row: QuarantinedRow, rule: str) -> str:
-    others = ", ".join(f"<code>{html(other)}</code>" for other in row.rule_ids if other != rule)
-    return (
-        f"<tr><td class='path'><code>{html(row.path)}</code></td><td class='row'>{row.row:,}</td><td>{others}</td></tr>"
-    )
+class RowRange(NamedTuple):
+    """Rows of a file that follow one another and break the same rules."""
+
+    path: str
+    first: int
+    last: int
+    rule_ids: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return f"{self.first:,}" if self.first == self.last else f"{self.first:,} to {self.last:,}"
+
+
+def ranges_of(rows: Sequence[QuarantinedRow]) -> list[RowRange]:
+    found: list[RowRange] = []
+    for row in rows:
+        last = found[-1] if found else None
+        if last is not None and (row.path, row.row, row.rule_ids) == (last.path, last.last + 1, last.rule_ids):
+            found[-1] = last._replace(last=row.row)
+        else:
+            found.append(RowRange(row.path, row.row, row.row, row.rule_ids))
+    return found
+
+
+def _range(span: RowRange, rule: str) -> str:
+    others = ", ".join(f"<code>{html(other)}</code>" for other in span.rule_ids if other != rule)
+    cells = f"<td class='path'><code>{html(span.path)}</code></td><td class='row'>{span.text}</td><td>{others}</td>"
+    return f"<tr>{cells}</tr>"
+
+
+def examples_of(rule: str, sample: QuarantineSample) -> str:
+    """Where rows break a rule, as HTML: names of files and numbers of rows, no values; empty where none is known."""
+    spans = ranges_of([row for row in sample.rows if rule in row.rule_ids][:MAX_ROWS_OF_RULE])[:MAX_EXAMPLES]
+    if not spans:
+        return ""
+    listed = "; ".join(f"<code>{html(span.path)}</code> {span.text}" for span in spans)
+    return f"<div class='before'>rows {listed}</div>"

@@ -11,13 +11,17 @@ from headway.data_contracts.engine.verdicts import is_accepted, is_evaluated
 from headway.data_contracts.report.column_cards import column_cards
 from headway.data_contracts.report.columns import columns_section
 from headway.data_contracts.report.page import banner, definitions, page, section, tiles, value
-from headway.data_contracts.report.quarantined_rows import QuarantineSample, quarantine_section
+from headway.data_contracts.report.quarantined_rows import QuarantineSample, examples_of, quarantine_section
 from headway.data_contracts.rules.contract import Contract
 from headway.data_contracts.store.documents import ContractReceipt, ExpectationVerdict, Snapshot
 from headway.data_contracts.store.plain_text import html
 from headway.data_contracts.types import report_text
 
 EMPTY = QuarantineSample()
+MAX_FAILED = 10
+"""Failing rules of one kind that are seen at once."""
+MAX_UNFOLDED = 8
+"""Lines of what needs nobody's attention; of more none is seen at first."""
 
 
 def render_html(
@@ -42,8 +46,8 @@ def render_html(
     sections = (
         _banner(receipt, broken, remarks, passed=passed),
         _tiles(receipt, snapshot, f"{len(held):,} / {len(verdicts):,}", passed=passed),
-        _table("What broke", "These refuse the data.", broken),
-        _table("Worth a look", "These refuse nothing.", remarks),
+        _table("What broke", "These refuse the data.", broken, quarantine),
+        _table("Worth a look", "These refuse nothing.", remarks, quarantine),
         _table("Not evaluated", "There is no accepted snapshot to compare with.", unjudged),
         columns_section(column_cards(receipt, contract), baseline=receipt.baseline.sha256 if receipt.baseline else ""),
         quarantine_section(
@@ -53,7 +57,7 @@ def render_html(
             limit_ratio=contract.quarantine_limit_ratio,
         ),
         _evaluated_each_time(receipt) if not evaluated_now else "",
-        _table("What held", "", held),
+        _table("What held", "", held, is_folded=len(held) > MAX_UNFOLDED),
         _facts(receipt, contract, snapshot),
     )
     word = "passed" if passed else "REFUSED"
@@ -99,19 +103,37 @@ def _tiles(receipt: ContractReceipt, snapshot: Snapshot, held: str, *, passed: b
     return tiles(shown)
 
 
-def _table(title: str, note: str, verdicts: Sequence[ExpectationVerdict]) -> str:
+def _table(
+    title: str,
+    note: str,
+    verdicts: Sequence[ExpectationVerdict],
+    quarantine: QuarantineSample = EMPTY,
+    *,
+    is_folded: bool = False,
+) -> str:
+    """Args:
+    quarantine: where rows break these rules.
+    """
     if not verdicts:
         return ""
-    rows = "".join(_verdict_row(verdict) for verdict in verdicts)
-    table = (
+    table = _verdicts(verdicts[:MAX_FAILED] if not is_folded else verdicts, quarantine)
+    if is_folded:
+        table = f"<details><summary>Show all</summary>{table}</details>"
+    elif rest := verdicts[MAX_FAILED:]:
+        table += f"<details><summary>{len(rest):,} more</summary>{_verdicts(rest, quarantine)}</details>"
+    return section(title, table, count=len(verdicts), note=note)
+
+
+def _verdicts(verdicts: Sequence[ExpectationVerdict], quarantine: QuarantineSample) -> str:
+    rows = "".join(_verdict_row(verdict, examples_of(verdict.rule_id, quarantine)) for verdict in verdicts)
+    return (
         "<div class='scroll'><table class='verdicts'>"
         "<thead><tr><th>Verdict</th><th>Rule</th><th>Severity</th><th>Expectation</th>"
         f"<th>Observed</th></tr></thead><tbody>{rows}</tbody></table></div>"
     )
-    return section(title, table, count=len(verdicts), note=note)
 
 
-def _verdict_row(verdict: ExpectationVerdict) -> str:
+def _verdict_row(verdict: ExpectationVerdict, examples: str) -> str:
     if not is_evaluated(verdict):
         state, word = "warn", "– not evaluated"
     elif verdict.passed:
@@ -122,7 +144,7 @@ def _verdict_row(verdict: ExpectationVerdict) -> str:
         f"<tr><td><span class='badge {state}'>{word}</span></td>"
         f"<td class='rule'><code>{html(verdict.rule_id)}</code></td>"
         f"<td>{verdict.severity}</td><td class='words'>{html(verdict.description)}</td>"
-        f"<td class='observed'>{html(verdict.observed)}</td></tr>"
+        f"<td class='observed'>{html(verdict.observed)}{examples}</td></tr>"
     )
 
 
@@ -154,4 +176,8 @@ def _facts(receipt: ContractReceipt, contract: Contract, snapshot: Snapshot) -> 
     )
     newest = ((f"Newest row, {each.rule_id}", report_text.moment(each.unix_s)) for each in receipt.freshness)
     documents = ((html(name), value(text)) for name, text in (*facts, *newest) if text)
-    return section("Dataset and documents", definitions(documents)) + section("Metrics", definitions(metrics))
+    listed = definitions(metrics)
+    if len(receipt.metrics) > MAX_UNFOLDED:
+        listed = f"<details><summary>Show all</summary>{listed}</details>"
+    shown = section("Metrics", listed, count=len(receipt.metrics)) if receipt.metrics else ""
+    return section("Dataset and documents", definitions(documents)) + shown

@@ -6,12 +6,12 @@ and whatever is missing or damaged is counted again.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from headway.data_contracts.store.digests import canonical_json, sha256_of
 from headway.data_contracts.store.errors import HeadwayError
 from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.strict_json import parse_json
 from headway.data_contracts.tables.rows_files import RowsFiles
 
 MAX_STATE_GROUPS = 1000
@@ -73,7 +73,7 @@ def load_states(workspace: Workspace, rows: RowsFiles, basis: str) -> FileStates
     try:
         if not workspace.exists(where):
             return FileStates(rows, basis)
-        value = json.loads(workspace.read(where))
+        value = parse_json(workspace.read(where))
         if value.pop("sha256") != sha256_of(value) or value["format_version"] != FORMAT_VERSION:
             return FileStates(rows, basis)
         return FileStates(rows, basis, value["files"] if value["basis"] == basis else None)

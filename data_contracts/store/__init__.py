@@ -1,3 +1,5 @@
-"""The ground floor, which ranks stand on too: errors and failure causes, every document's fields, digests, atomic
-publication, refs, workspaces in folders and on S3. It imports nothing heavy.
+"""The ground floor, which ranks stand on too: errors with their causes, documents, digests, atomic publication, refs,
+workspaces in folders and on S3.
+
+`documents.py` holds what stages hand on; documents of one room alone are declared there. It imports nothing heavy.
 """

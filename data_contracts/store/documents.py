@@ -71,6 +71,11 @@ class StoredFile(DigestedFile):
 
 
 class Document(Frozen):
+    """What a stage hands on, named by the digest of its bytes.
+
+    A field that is added has a default and `exclude_if` it: documents that lie in workspaces keep their digests.
+    """
+
     kind: ClassVar[str]
     format_version: int = 1
 
@@ -389,8 +394,105 @@ class Incomparable(Frozen):
     """What is in the way; names of files, columns and rows, never a value."""
 
 
+class ClassTally(Frozen):
+    """A class among the examples, and how well its probability tells it from the others."""
+
+    name: str
+    num_actual: int
+    num_predicted: int
+    num_correct: int
+    roc_auc: Interval | None = Field(default=None, exclude_if=operator.not_)
+    """Area under the ROC curve, one class against the rest; None: not among those that have curves."""
+    average_precision: Interval | None = Field(default=None, exclude_if=operator.not_)
+
+
+class Confusion(Frozen):
+    """So many examples of one class were taken for another; both by their place in `ClassFigures.classes`."""
+
+    actual: int
+    predicted: int
+    num_examples: int
+
+
+class CalibrationBin(Frozen):
+    """Examples whose probability lies between two bounds, and how many of them came true."""
+
+    low: float
+    high: float
+    num_examples: int
+    num_true: int
+    mean_probability: float
+
+
+class ClassFigures(Frozen):
+    """What a model made of classes, beyond its measures."""
+
+    classes: tuple[ClassTally, ...]
+    """Those that occur or were predicted, in the order of their numbers; of very many the commonest."""
+    num_classes_omitted: int = Field(default=0, exclude_if=operator.not_)
+    confusions: tuple[Confusion, ...]
+    """The commonest first."""
+    num_confusions_omitted: int = Field(default=0, exclude_if=operator.not_)
+    """Pairs of classes, not examples."""
+    mean_roc_auc: float | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Over the classes that have one."""
+    calibration: tuple[CalibrationBin, ...]
+    calibration_of: str
+    """Of two classes the rarer one, whose probability is meant; empty: that of the class each example was taken for."""
+    expected_calibration_error: Interval
+    num_curve_examples: int
+    """Of which curves and their areas are made: all, or evenly spread ones."""
+
+
+class TargetBand(Frozen):
+    """Examples whose number to predict lies between two values, both among them."""
+
+    low: float
+    high: float
+    num_examples: int
+    mean_error: Interval
+    """Predicted minus true."""
+    mean_absolute_error: Interval
+    rmse: float
+
+
+class NumberFigures(Frozen):
+    """What a model made of numbers, beyond its measures; all in the label's own unit."""
+
+    mean_error: Interval
+    mean_absolute_error: Interval
+    error_quantiles: dict[str, float]
+    """Of predicted minus true, by the quantile's name, such as `p05`."""
+    bands: tuple[TargetBand, ...]
+    """By quantile of the number to predict, from the smallest on."""
+
+
+class Importance(Frozen):
+    """What an example costs more once this input is another example's: in the unit of the loss that decides."""
+
+    name: str
+    increase: Interval
+
+
+class WorstExample(Frozen):
+    """One of those that the model is worst at."""
+
+    name: str
+    value: float
+    """Its own figure, in the deciding measure."""
+
+
+class Continuation(Frozen):
+    """What a model writes after the beginning of a held-out row."""
+
+    row: int
+    prompt: str
+    text: str
+
+
 class EvaluationReport(Document):
     kind = "evaluation"
+    format_version: int = 2
     checkpoint: Link
     manifest: Link
     split: str
@@ -415,6 +517,24 @@ class EvaluationReport(Document):
     libraries: dict[str, str] = Field(default_factory=dict)
     inexact: str = Field(default="", exclude_if=operator.not_)
     """Why the weights are not to the bit those of an undisturbed run; empty: they are."""
+    slice_metrics: dict[str, dict[str, Interval]] = Field(default_factory=dict, exclude_if=operator.not_)
+    """The measures beside the deciding one, by name and slice."""
+    baseline_intervals: dict[str, Interval] = Field(default_factory=dict, exclude_if=operator.not_)
+    """Of the baselines that were scored example by example."""
+    baseline_differences: dict[str, Interval] = Field(default_factory=dict, exclude_if=operator.not_)
+    """This model minus each of these, paired on the same examples."""
+    class_figures: ClassFigures | None = Field(default=None, exclude_if=operator.not_)
+    number_figures: NumberFigures | None = Field(default=None, exclude_if=operator.not_)
+    importances: tuple[Importance, ...] = Field(default=(), exclude_if=operator.not_)
+    """The greatest first."""
+    num_importance_examples: int = Field(default=0, exclude_if=operator.not_)
+    worst: tuple[WorstExample, ...] = Field(default=(), exclude_if=operator.not_)
+    """The worst first."""
+    continuations: tuple[Continuation, ...] = Field(default=(), exclude_if=operator.not_)
+    outputs: StoredFile | None = Field(default=None, exclude_if=operator.not_)
+    """A safetensors file of what the model said of each example, in their order: `training/evaluation/outputs.py`."""
+    no_outputs: str = Field(default="", exclude_if=operator.not_)
+    """Why there is none, of classes and numbers."""
 
     @property
     def compared_with(self) -> Link | None:

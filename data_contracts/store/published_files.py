@@ -186,6 +186,7 @@ class PublishedFiles:
         Raises:
             IntegrityError: gone, or different.
         """
+        confined(file.path)  # before the target, whose name may come of it, is made
         # A copy that is there already is proved again: a cache folder may have been altered.
         if target.is_file() and file_digest(target, file.algorithm) == file.digest:
             return

@@ -7,6 +7,7 @@ import io
 import os
 import stat
 from pathlib import Path
+from typing import Literal
 
 
 class NotRegular(FileNotFoundError):
@@ -51,6 +52,23 @@ def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
         if max_bytes is not None and os.fstat(stream.fileno()).st_size > max_bytes:
             raise OSError(errno.EFBIG, f"longer than {max_bytes:,} bytes, and nothing of its kind is", str(path))
         return stream.readall()
+
+
+def open_to_write(path: Path, mode: Literal["wb", "ab"]) -> io.FileIO:
+    """A log under a name that can be guessed, unbuffered: another user who may write to its folder could put a link
+    there, to a file that this user alone may write.
+
+    Raises:
+        OSError: it cannot be written; a link lies there; `NotRegular`, too.
+    """
+    flags_besides = os.O_NONBLOCK | os.O_NOFOLLOW
+    stream = io.FileIO(str(path), mode, opener=lambda name, flags: os.open(name, flags | flags_besides, 0o666))
+    try:
+        _require_regular(path, os.fstat(stream.fileno()))
+    except NotRegular:
+        stream.close()
+        raise
+    return stream
 
 
 def open_lock(path: Path) -> int:

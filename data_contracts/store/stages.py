@@ -6,7 +6,6 @@ when those still carry their digests; otherwise the stage runs again and heals w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from headway.data_contracts.store.documents import Frozen, Json, Link, StoredFil
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import FileDigests, document_path, require_digest
+from headway.data_contracts.store.strict_json import MAX_RECORD_BYTES, parse_json
 
 
 class StageRecord(Frozen):
@@ -61,11 +61,14 @@ def recorded(workspace: Workspace, stage: str, key: str) -> StageRecord | None:
         IntegrityError: the record itself is damaged.
     """
     where = record_path(stage, key)
-    data = workspace.read_if_there(where)
-    if data is None:
-        return None
+    data = workspace.read_if_there(where, MAX_RECORD_BYTES)
+    return None if data is None else parse_record(data, where)
+
+
+def parse_record(data: bytes, where: str) -> StageRecord:
+    """Raises `IntegrityError`: none that this Headway wrote."""
     try:
-        return StageRecord.model_validate(json.loads(data))
+        return StageRecord.model_validate(parse_json(data))
     except ValueError as error:
         raise IntegrityError("not a readable stage record.", where=where) from error
 

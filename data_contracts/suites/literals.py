@@ -2,7 +2,7 @@
 
 What a column cannot hold equals none of its values, as in Python: the text `"1"` is no number. Bounds are read as Great
 Expectations reads them: a number given as text is a number, `true` is 1. Where pandas has no answer, or one that nobody
-means, this does, and `tests/data_contracts/test_suite_against_pandas.py` lists the cases:
+means, this does, and `tests/data_contracts/suites/test_suite_against_pandas.py` lists the cases:
 
 - a date or timestamp is given as ISO text, in sets as in bounds; with a zone exactly where the column has one;
 - a number beside a decimal column is the decimal that is written, not the double next to it;

@@ -23,19 +23,26 @@ _ROW, _COLUMN = re.compile(r"Row #(\d+)"), re.compile(r"CSV column #(\d+)")
 _KIND = re.compile(r"conversion error to ([^:]+):")
 
 
-def csv_columns(path: Path, where: str, options: CsvOptions, declared: Mapping[str, str]) -> dict[str, str]:
+def csv_columns(
+    path: Path, where: str, options: CsvOptions, declared: Mapping[str, str], valueless: str = ""
+) -> dict[str, str]:
     """Names and types of a file's columns: as declared, or the narrowest type that every value of the file has.
+
+    Args:
+        valueless: the type of a column without a value, in place of a refusal.
 
     Raises:
         DataError: not CSV; a column without a value, whose type must be declared.
     """
-    guesses = {name: TypeGuess(name) for name in csv_names(path, where, options) if name not in declared}
+    guesses = {
+        name: TypeGuess(name, options.decimal) for name in csv_names(path, where, options) if name not in declared
+    }
     if guesses:
         for batch in csv_batches(path, where, options, dict.fromkeys(guesses, "string")):
             for name, guess in guesses.items():
                 guess.see(batch.column(name))
     names = csv_names(path, where, options)
-    return {name: declared[name] if name in declared else guesses[name].type_name(where) for name in names}
+    return {name: declared[name] if name in declared else guesses[name].type_name(where, valueless) for name in names}
 
 
 def csv_names(path: Path, where: str, options: CsvOptions) -> list[str]:
@@ -49,9 +56,12 @@ def csv_names(path: Path, where: str, options: CsvOptions) -> list[str]:
         try:
             names: list[str] = reader.schema.names
         except UnicodeDecodeError:
-            raise DataError("the header is not UTF-8.", where=where, advice="Write the file in UTF-8.") from None
-    check_names(where, names)
-    return names
+            advice = "Say how it is written, such as `source.csv.encoding: cp1252`, or write the file in UTF-8."
+            raise DataError("the header is not UTF-8.", where=where, advice=advice) from None
+    # What pandas writes before the first column: the number of each row, under no name. No rule could speak of it.
+    named = names[1:] if options.has_header and len(names) > 1 and names[0] == "" else names
+    check_names(where, named)
+    return named
 
 
 def csv_batches(path: Path, where: str, options: CsvOptions, columns: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
@@ -123,6 +133,7 @@ def _opened(
         # A quoted empty value is an empty text, and only an unquoted one is a null.
         quoted_strings_can_be_null=False,
         include_columns=list(types),
+        decimal_point=options.decimal,
     )
     parse = csv.ParseOptions(
         delimiter=options.delimiter,
@@ -133,6 +144,7 @@ def _opened(
     read = csv.ReadOptions(
         # One thread, so that an error knows its row.
         use_threads=False,
+        encoding=options.encoding,
         block_size=options.max_row_bytes,  # text parsed at a time; a row must fit in
         skip_rows=options.skip_rows,
         column_names=list(options.column_names) or None,
@@ -162,13 +174,15 @@ def _refused(where: str, message: str, irregular: list[Any], names: list[str], m
         kind = _KIND.search(message)
         name = names[int(column[1])] if int(column[1]) < len(names) else f"number {column[1]}"
         detail = f"a value is no {kind[1]}" if kind else "a value cannot be read"
+        advice = "type in `source.column_types`; nulls are spelt as in `source.csv.nulls`."
         if "invalid UTF8" in message:
             detail = "a value is not UTF-8"
+            advice = "encoding in `source.csv.encoding`, such as cp1252."
         return UnparsableRow(
             f"column `{name}`: {detail}.",
             where=place,
             advice="Look at it there (no message quotes a value: it may be personal). Correct it, or declare another "
-            "type in `source.column_types`; nulls are spelt as in `source.csv.nulls`.",
+            f"{advice}",
         )
     if "straddl" in message:
         return DataError(

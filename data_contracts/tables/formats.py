@@ -15,11 +15,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def inferred_columns(spec: SourceSpec, path: Path, where: str, declared: Mapping[str, str]) -> dict[str, str]:
-    """Columns of a file without a schema of its own, from its whole text and the declared types."""
-    if spec.format == "csv":
-        return csv_columns(path, where, spec.csv, declared)
-    return json_columns(path, where, declared)
+def inferred_columns(
+    spec: SourceSpec, path: Path, where: str, declared: Mapping[str, str], valueless: str = ""
+) -> dict[str, str]:
+    """Columns of a file without a schema of its own, from its whole text and the declared types.
+
+    Args:
+        valueless: the type of a column without a value, in place of a refusal.
+    """
+    match spec.format:
+        case "csv":
+            return csv_columns(path, where, spec.csv, declared, valueless)
+        case "json-lines":
+            return json_columns(path, where, declared, valueless=valueless)
+        case "parquet" | "text-files":
+            raise AssertionError(f"files of format {spec.format} say their columns themselves, or have none")
 
 
 def named_columns(spec: SourceSpec, path: Path, where: str) -> list[str] | None:
@@ -29,12 +39,16 @@ def named_columns(spec: SourceSpec, path: Path, where: str) -> list[str] | None:
 
 def file_batches(spec: SourceSpec, path: Path, where: str, columns: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
     """All rows of a file in its order; of `columns`, those that the file has."""
-    if spec.format == "parquet":
-        return read_batches(path, where)
-    if spec.format == "csv":
-        held = {name: columns[name] for name in csv_names(path, where, spec.csv) if name in columns}
-        return csv_batches(path, where, spec.csv, held)
-    return json_batches(path, where, columns)
+    match spec.format:
+        case "parquet":
+            return read_batches(path, where)
+        case "csv":
+            held = {name: columns[name] for name in csv_names(path, where, spec.csv) if name in columns}
+            return csv_batches(path, where, spec.csv, held)
+        case "json-lines":
+            return json_batches(path, where, columns)
+        case "text-files":
+            raise AssertionError("a file of text is one row, which is read whole")
 
 
 def reading_options(spec: SourceSpec) -> dict[str, Any]:

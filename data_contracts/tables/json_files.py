@@ -43,11 +43,14 @@ class JsonBlock(NamedTuple):
     data: bytes
 
 
-def json_columns(path: Path, where: str, declared: Mapping[str, str], on_bad: Bad | None = None) -> dict[str, str]:
+def json_columns(
+    path: Path, where: str, declared: Mapping[str, str], on_bad: Bad | None = None, valueless: str = ""
+) -> dict[str, str]:
     """Names and types of a file's columns: as declared, or the narrowest type that every value of the file has.
 
     Args:
         on_bad: called for lines that are passed over; without it, the first is refused.
+        valueless: the type of a column without a value, in place of a refusal.
 
     Raises:
         DataError: not JSON lines; nested objects; a column of two types, or without a value; too many keys.
@@ -64,7 +67,10 @@ def json_columns(path: Path, where: str, declared: Mapping[str, str], on_bad: Ba
                     advice="Write values that vary as values: a list, or rows of their own with the key as a text.",
                 )
     check_names(where, types.found)
-    return {name: guessed(name, kind or "", where, is_known=kind is not None) for name, kind in types.found.items()}
+    return {
+        name: guessed(name, kind or "", where, is_known=kind is not None, valueless=valueless)
+        for name, kind in types.found.items()
+    }
 
 
 def json_batches(

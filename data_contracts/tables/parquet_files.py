@@ -91,8 +91,11 @@ def columns_of(schema: pa.Schema, where: str) -> dict[str, str]:
     return found
 
 
-def read_batches(stream: Any, where: str) -> Iterator[pa.RecordBatch]:
+def read_batches(stream: Any, where: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """All rows of a Parquet file in its order, in batches of about `BATCH_BYTES` where rows are of like size.
+
+    Args:
+        columns: those that are read; None: all.
 
     Raises:
         DataError: a page is damaged, or the file is cut short.
@@ -112,8 +115,9 @@ def read_batches(stream: Any, where: str) -> Iterator[pa.RecordBatch]:
             groups = range(file.num_row_groups)
             # Each row group has dictionaries of its own, and Arrow makes no batch of lists over two of them.
             has_lists = any(leaf.max_repetition_level for leaf in leaves if leaf.path in texts)
+            wanted = None if columns is None else list(columns)
             for some in [[group] for group in groups] if has_lists else [groups]:
-                for batch in file.iter_batches(batch_size=batch_rows, row_groups=list(some), use_threads=False):
+                for batch in file.iter_batches(batch_rows, list(some), columns=wanted, use_threads=False):
                     yield from _spelled_out(batch, where)
 
 

@@ -13,8 +13,18 @@ Format = Literal["text-files", "parquet", "csv", "json-lines"]
 
 
 class CsvOptions(Frozen):
-    """How a CSV file is to be read. Text is UTF-8; a name that ends in .gz, .bz2 or .zst is decompressed."""
+    """How a CSV file is to be read; a name that ends in .gz, .bz2 or .zst is decompressed."""
 
+    encoding: Literal["utf-8", "utf-16", "latin-1", "cp1252", "cp1250", "cp1251", "shift_jis", "gb18030"] = Field(
+        default="utf-8",
+        exclude_if=lambda encoding: encoding == "utf-8",
+        description="How characters are written. What comes of it is UTF-8.",
+    )
+    decimal: Literal[".", ","] = Field(
+        default=".",
+        exclude_if=lambda decimal: decimal == ".",
+        description="What stands before the fraction of a number. With a comma the delimiter is another.",
+    )
     delimiter: str = Field(default=",", min_length=1, max_length=1, description="Character between two values.")
     quote: str = Field(default='"', min_length=1, max_length=1, description="Character around a value, doubled inside.")
     has_header: bool = Field(default=True, description="Whether the first line holds the columns' names.")
@@ -35,6 +45,12 @@ class CsvOptions(Frozen):
     def _names_come_from_one_place(self) -> Self:
         if self.has_header and self.column_names:
             raise ValueError("column_names go with `has_header: false`; to skip a header, add `skip_rows: 1`")
+        return self
+
+    @model_validator(mode="after")
+    def _a_comma_is_one_thing(self) -> Self:
+        if self.decimal == self.delimiter:
+            raise ValueError("delimiter and decimal are both a comma: name the character between two values")
         return self
 
 

@@ -37,7 +37,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     try:
         if request["ask"] == "columns":
-            return {"columns": _columns(spec, path, where, request["types"], keeps_bad=request["keeps_bad"])}
+            return {"columns": _columns(spec, path, where, request)}
         target = Path(request["target"])
         num_rows, found = _convert(spec, path, where, request["types"], target, keeps_bad=request["keeps_bad"])
         return {"num_rows": num_rows, "unparsable": [list(each) for each in found]}
@@ -53,13 +53,15 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"raised": type(error).__name__}
 
 
-def _columns(spec: SourceSpec, path: Path, where: str, types: dict[str, str], *, keeps_bad: bool) -> dict[str, str]:
-    if keeps_bad:
-        return tolerant_columns(spec, path, where, types)
+def _columns(spec: SourceSpec, path: Path, where: str, request: dict[str, Any]) -> dict[str, str]:
+    types = request["types"]
+    if request["keeps_bad"]:
+        return tolerant_columns(spec, path, where, types, request["valueless"])
     try:
-        return inferred_columns(spec, path, where, types)
+        return inferred_columns(spec, path, where, types, request["valueless"])
     except UnparsableRow as error:
-        raise _of_all(spec, path, where, tolerant_columns(spec, path, where, types), error) from None
+        columns = tolerant_columns(spec, path, where, types, request["valueless"])
+        raise _of_all(spec, path, where, columns, error) from None
 
 
 def _convert(

@@ -19,17 +19,18 @@ SILENCE_S = 120.0
 
 
 def inferred_columns(
-    spec: SourceSpec, path: Path, where: str, declared: Mapping[str, str], *, keeps_bad: bool
+    spec: SourceSpec, path: Path, where: str, declared: Mapping[str, str], *, keeps_bad: bool, valueless: str = ""
 ) -> dict[str, str]:
     """Columns of a text table: types as declared, or as the values have.
 
     Args:
         keeps_bad: whether rows that cannot be read are passed over; else the file is refused for them.
+        valueless: the type of a column without a value, in place of a refusal.
 
     Raises:
         DataError: the file cannot be read.
     """
-    request = {"ask": "columns", "types": dict(declared), "keeps_bad": keeps_bad}
+    request = {"ask": "columns", "types": dict(declared), "keeps_bad": keeps_bad, "valueless": valueless}
     found: dict[str, str] = _ask(spec, path, where, request)["columns"]
     return found
 

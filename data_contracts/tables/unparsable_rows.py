@@ -51,15 +51,24 @@ def tolerant_batches(
         if len(found) > MAX_UNPARSABLE_ROWS:
             raise too_many(where, found)
 
-    if spec.format == "csv":
-        names = csv_names(path, where, spec.csv)
-        yield from _Csv(spec, {name: columns[name] for name in names if name in columns}, on_bad).batches(path, where)
-    else:
-        yield from json_batches(path, where, columns, on_bad)
+    match spec.format:
+        case "csv":
+            names = csv_names(path, where, spec.csv)
+            held = {name: columns[name] for name in names if name in columns}
+            yield from _Csv(spec, held, on_bad).batches(path, where)
+        case "json-lines":
+            yield from json_batches(path, where, columns, on_bad)
+        case "parquet" | "text-files":
+            raise AssertionError(f"rows of format {spec.format} are not parsed")
 
 
-def tolerant_columns(spec: SourceSpec, path: Path, where: str, declared: Mapping[str, str]) -> dict[str, str]:
+def tolerant_columns(
+    spec: SourceSpec, path: Path, where: str, declared: Mapping[str, str], valueless: str = ""
+) -> dict[str, str]:
     """Types of a CSV or JSON lines file's columns, from the rows that can be read.
+
+    Args:
+        valueless: the type of a column without a value, in place of a refusal.
 
     Raises:
         DataError: what is no matter of single rows.
@@ -67,13 +76,13 @@ def tolerant_columns(spec: SourceSpec, path: Path, where: str, declared: Mapping
     import pyarrow as pa
 
     if spec.format != "csv":
-        return json_columns(path, where, declared, lambda *_: None)
+        return json_columns(path, where, declared, lambda *_: None, valueless)
     names = csv_names(path, where, spec.csv)
-    guesses = {name: TypeGuess(name) for name in names if name not in declared}
+    guesses = {name: TypeGuess(name, spec.csv.decimal) for name in names if name not in declared}
     for batch in csv_texts(path, where, spec.csv, names, lambda _: None):
         for name, guess in guesses.items():
-            guess.see(_read_values(batch.column(name), pa.string())[0])
-    return {name: declared[name] if name in declared else guesses[name].type_name(where) for name in names}
+            guess.see(_read_values(batch.column(name), pa.string(), spec.csv.decimal)[0])
+    return {name: declared[name] if name in declared else guesses[name].type_name(where, valueless) for name in names}
 
 
 def too_many(where: str, found: Sequence[Unparsable]) -> DataError:
@@ -137,7 +146,7 @@ class _Csv:
         bad: dict[int, list[str]] = {int(row): [""] for row in np.flatnonzero(places < 0)}
         arrays = []
         for name, kind in self._types.items():
-            array, is_bad = _read_values(texts.column(name), kind)
+            array, is_bad = _read_values(texts.column(name), kind, self._options.decimal)
             for place in np.flatnonzero(is_bad):
                 bad.setdefault(int(rows[place]), []).append(name)
             arrays.append(array.take(pa.array(places, mask=places < 0)))
@@ -172,13 +181,13 @@ def _empty(names: Sequence[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], pa.binary()) for _ in names], names=list(names))
 
 
-def _read_values(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_]]:
+def _read_values(texts: pa.Array, kind: pa.DataType, decimal: str) -> tuple[pa.Array, NDArray[np.bool_]]:
     """Values of a type out of their texts, and which of them are none: those are null."""
     import numpy as np
     import pyarrow as pa
 
     encoded = texts.dictionary_encode()
-    values, is_bad = _halved(encoded.dictionary, kind)
+    values, is_bad = _halved(encoded.dictionary, kind, decimal)
     indices = encoded.indices
     of_rows = np.zeros(len(texts), bool)
     known = indices.is_valid().to_numpy(zero_copy_only=False)
@@ -188,22 +197,23 @@ def _read_values(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, NDArray[
     return values.take(indices), of_rows
 
 
-def _halved(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_]]:
+def _halved(texts: pa.Array, kind: pa.DataType, decimal: str) -> tuple[pa.Array, NDArray[np.bool_]]:
     import numpy as np
     import pyarrow as pa
 
     # Arrow refuses all values for one bad one, without its place; halves find each in few readings.
     try:
-        return _parsed(texts, kind), np.zeros(len(texts), bool)
+        return _parsed(texts, kind, decimal), np.zeros(len(texts), bool)
     except pa.ArrowInvalid:
         if len(texts) == 1:
             return pa.nulls(1, kind), np.ones(1, bool)
     middle = len(texts) // 2
-    (first, bad), (second, more) = _halved(texts.slice(0, middle), kind), _halved(texts.slice(middle), kind)
+    halves = texts.slice(0, middle), texts.slice(middle)
+    (first, bad), (second, more) = (_halved(half, kind, decimal) for half in halves)
     return pa.concat_arrays([first, second]), np.concatenate([bad, more])
 
 
-def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+def _parsed(texts: pa.Array, kind: pa.DataType, decimal: str) -> pa.Array:
     """Read by the CSV reader itself, so that what is a value here is one there."""
     import pyarrow as pa
     from pyarrow import csv
@@ -215,6 +225,8 @@ def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
         io.BytesIO(lines),
         read_options=csv.ReadOptions(use_threads=False, column_names=["value", ""], block_size=len(lines) + 1),
         parse_options=csv.ParseOptions(newlines_in_values=True),
-        convert_options=csv.ConvertOptions(column_types={"value": kind}, include_columns=["value"], null_values=[]),
+        convert_options=csv.ConvertOptions(
+            column_types={"value": kind}, include_columns=["value"], null_values=[], decimal_point=decimal
+        ),
     )
     return table.column(0).combine_chunks()

@@ -21,6 +21,16 @@ def size(size_bytes: float) -> str:
     return f"{size_bytes:,.1f} TB"
 
 
+def length(seconds: float) -> str:
+    """Such as 42 s, 3 min 10 s, 2 h 5 min."""
+    whole = round(max(seconds, 0.0))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
 def moment(unix_s: float | None) -> str:
     """A time in UTC, to the second; years that Python's calendar lacks stay seconds."""
     if unix_s is None:

@@ -17,25 +17,41 @@ CODES = r"^[+-]?0[0-9]|^[+-]?[0-9]{19,}$"
 
 
 class TypeGuess:
-    """Watches the texts of one column."""
+    """Watches the texts of one column.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    Args:
+        decimal: what stands before the fraction of a number.
+    """
+
+    def __init__(self, name: str, decimal: str = ".") -> None:
+        self._name, self._decimal = name, decimal
         self._left = list(CANDIDATES)
         self._has_value = False
 
     def see(self, texts: pa.Array) -> None:
         values = texts.drop_null()
         self._has_value = self._has_value or len(values) > 0
-        self._left = [kind for kind in self._left if _are(values, kind)]
+        self._left = [kind for kind in self._left if _are(values, kind, self._decimal)]
 
-    def type_name(self, where: str) -> str:
-        """Raises `DataError`: no value was seen."""
-        return guessed(self._name, self._left[0] if self._left else "string", where, is_known=self._has_value)
+    def type_name(self, where: str, valueless: str = "") -> str:
+        """Arguments and errors as of `guessed`."""
+        kind = self._left[0] if self._left else "string"
+        return guessed(self._name, kind, where, is_known=self._has_value, valueless=valueless)
 
 
-def guessed(name: str, kind: str, where: str, *, is_known: bool) -> str:
+def guessed(name: str, kind: str, where: str, *, is_known: bool, valueless: str = "") -> str:
+    """The type of a column.
+
+    Args:
+        is_known: whether a value was seen.
+        valueless: the type of a column without any value; empty: it is refused.
+
+    Raises:
+        DataError: no value was seen.
+    """
     if not is_known:
+        if valueless:
+            return valueless
         raise DataError(
             f"column `{name}` holds no value, so its type is not known.",
             where=where,
@@ -44,12 +60,17 @@ def guessed(name: str, kind: str, where: str, *, is_known: bool) -> str:
     return kind
 
 
-def _are(values: pa.Array, kind: str) -> bool:
+def _are(values: pa.Array, kind: str, decimal: str) -> bool:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if kind in ("int64", "double") and pc.any(pc.match_substring_regex(values, CODES)).as_py():
         return False
+    if kind == "double" and decimal != ".":
+        # A dot would part thousands then, and is in no number that the reader takes.
+        if pc.any(pc.match_substring(values, ".")).as_py():
+            return False
+        values = pc.replace_substring(values, decimal, ".")
     try:
         values.cast(arrow_type(kind))
     except pa.ArrowException:

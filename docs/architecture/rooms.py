@@ -43,6 +43,8 @@ class Room(NamedTuple):
     num_modules: int
     about: str
     """The first sentence of its docstring."""
+    rest: str
+    """Where in it to look, and what it must not know."""
     stands_on: frozenset[str]
     """Rooms that its modules import, lazily too."""
 
@@ -63,8 +65,9 @@ def read_rooms() -> dict[str, Room]:
         modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
         imported = {each for path in modules for each in imports(path, f"headway.{name}")}
         rooms = {_room_of(each.removeprefix("headway."), names.values()) for each in imported if each != "headway"}
-        about = (ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or "").replace("\n", " ")
-        made[name] = Room(name, len(modules), f"{about.partition('. ')[0].rstrip('.')}.", frozenset(rooms - {name, ""}))
+        docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+        about, _, rest = " ".join(docstring.split()).partition(". ")
+        made[name] = Room(name, len(modules), f"{about.rstrip('.')}.", rest, frozenset(rooms - {name, ""}))
     return {name: room for name, room in made.items() if room.num_modules}
 
 
@@ -107,7 +110,7 @@ def table(rooms: Mapping[str, Room]) -> str:
         ]
         for room in (room for level in levels(rooms, layer) for room in level):
             link = f"[{room.name}](../../{room.name.replace('.', '/')})"
-            lines.append(f"| {link} | {room.num_modules} | {room.about} | {_by_layer(room)} |")
+            lines.append(f"| {link} | {room.num_modules} | {f'{room.about} {room.rest}'.strip()} | {_by_layer(room)} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -22,7 +22,7 @@ from headway.data_contracts.store.documents import ContractReceipt, ExpectationV
 from headway.data_contracts.store.errors import ConfigError, ContractViolation
 from headway.data_contracts.store.plain_text import one_line
 from headway.data_contracts.store.publication import Workspace
-from headway.data_contracts.suites.parsing import read_suite
+from headway.data_contracts.suites.contract_file import read_contract_file
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.data_contracts.tables.source_spec import SourceSpec
 from headway.data_contracts.types.report_text import count
@@ -33,7 +33,7 @@ from headway.flows.console.environment import default_workspace, project_folder
 from headway.tasks.rows.acceptance import baseline_of, refuse_breaking_change
 from headway.tasks.rows.first_rows import require_classes, require_enough_rows
 from headway.tasks.rows.pipeline_split import pipeline_label, pipeline_split
-from headway.tasks.stages.validate import label_leaks, read_contract
+from headway.tasks.stages.validate import label_leaks
 from headway.training.config.shards import ShardSpec
 
 
@@ -122,7 +122,7 @@ def resolve_request(target: str, data: str, workspace: str = "") -> CheckRequest
     _refuse_contract_alone(path, target)
     pipeline = load_pipeline(path)
     contract_file = path.parent / pipeline.contract
-    require_named_columns(pipeline, load_contract(contract_file), path, is_data_only=True)
+    require_named_columns(pipeline, read_contract_file(contract_file).contract, path, is_data_only=True)
     return CheckRequest(
         contract_file=contract_file,
         source=pipeline.source,
@@ -153,8 +153,7 @@ def check(request: CheckRequest, *, now_unix_s: float) -> CheckResult:
         ConfigError: the contract cannot be read, or breaks what an accepted version promised; the label is no class.
         DataError: the data cannot, or they hold the contract and are too few to train and evaluate on.
     """
-    contract, text = read_contract(request.contract_file)
-    suite, suite_text = read_suite(request.contract_file, contract)
+    contract, text, suite, suite_text = read_contract_file(request.contract_file)
     workspace = Workspace(request.workspace or default_workspace()) if request.pipeline else None
     warning = ""
     if workspace is not None:

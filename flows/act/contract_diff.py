@@ -12,10 +12,10 @@ from rich.text import Text
 
 from headway.data_contracts.changes.compatibility import Suites, compare, next_version
 from headway.data_contracts.changes.suite_changes import ContractChange
-from headway.data_contracts.rules.contract import Contract, load_contract
+from headway.data_contracts.rules.contract import Contract
 from headway.data_contracts.store.errors import ContractViolation
 from headway.data_contracts.store.plain_text import one_line
-from headway.data_contracts.suites.parsing import read_suite
+from headway.data_contracts.suites.contract_file import read_contract_file
 from headway.flows.console.console import headed, plain_console, print_table
 
 ORDER = ("breaking", "widening", "neutral")
@@ -58,8 +58,8 @@ class ContractDiff:
 
 def compare_files(old: Path, new: Path) -> ContractDiff:
     """Raises `ConfigError`: a file, or the suite that it names, cannot be read, or is none."""
-    before, after = load_contract(old), load_contract(new)
-    suites = Suites(read_suite(old, before)[0], read_suite(new, after)[0])
+    (before, _, old_suite, _), (after, _, new_suite, _) = read_contract_file(old), read_contract_file(new)
+    suites = Suites(old_suite, new_suite)
     changes = sorted(compare(before, after, suites), key=lambda change: ORDER.index(change.effect))
     return ContractDiff(old=before, new=after, changes=tuple(changes), least_version=next_version(before, changes))
 

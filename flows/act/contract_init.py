@@ -25,13 +25,25 @@ from headway.data_contracts.store.documents import Snapshot
 from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.store.plain_text import one_line
 from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.data_contracts.tables.source_spec import CsvOptions
 from headway.data_contracts.types.report_text import count
 from headway.flows.act.editor_schemas import schema_comment, schema_files
-from headway.flows.act.pipeline_draft import draft_pipeline, excluded_line, is_label_name
+from headway.flows.act.encoder_draft import (
+    ExcludedColumn,
+    LabelFacts,
+    draft_encoder,
+    excluded_columns,
+    is_label_name,
+    label_facts,
+)
+from headway.flows.act.pipeline_draft import draft_pipeline, excluded_line, heldout_fraction, in_words
 from headway.flows.console.console import plain_console
 
 MAX_COLUMNS = 4096
 """Each is profiled, and a person is to read what was drafted of it."""
+
+
+_PLAIN = {name: field.default for name, field in CsvOptions.model_fields.items()}
 
 
 class ContractDraft(NamedTuple):
@@ -39,6 +51,12 @@ class ContractDraft(NamedTuple):
     pipeline: Path
     profile: TableProfile
     source: GuessedSource
+    label: LabelFacts | None
+    """What is to be predicted; None: nothing, or nobody has said."""
+    excluded: list[ExcludedColumn]
+    """Columns that the model would not read."""
+    is_table: bool
+    """Whether the model reads columns."""
 
 
 class NewFiles(contextlib.ExitStack):
@@ -64,16 +82,23 @@ class NewFiles(contextlib.ExitStack):
         self.pop_all()
 
 
-def draft(data: str, *, out: str, name: str, base: Path) -> ContractDraft:
+def draft(data: str, *, out: str, name: str, base: Path, label: str = "") -> ContractDraft:
     """Profile data and write both files, or neither. Arguments and errors are those of `write_draft`."""
     with NewFiles() as files:
-        drafted = write_draft(files, data, out=out, name=name, base=base)
+        drafted = write_draft(files, data, out=out, name=name, base=base, label=label)
         files.keep()
     return drafted
 
 
 def write_draft(
-    files: NewFiles, data: str, *, out: str, name: str, base: Path, project: Path | None = None
+    files: NewFiles,
+    data: str,
+    *,
+    out: str,
+    name: str,
+    base: Path,
+    label: str = "",
+    project: Path | None = None,
 ) -> ContractDraft:
     """Profile data and write both files, which must not exist.
 
@@ -82,10 +107,11 @@ def write_draft(
         out: the contract's file; `NAME.contract.yaml` if empty. The pipeline file lies beside it.
         name: of contract and pipeline; made from the data's only file, or else from `data`, if empty.
         base: the folder relative paths start from.
+        label: the column to predict; empty: guessed by its name.
         project: data within this folder are named relative to the pipeline file; the file's own folder if left out.
 
     Raises:
-        ConfigError: a file exists, or the name is none.
+        ConfigError: a file exists, the name is none, or the label is no column that can be predicted.
         DataError: no files, no rows, or unreadable ones.
     """
     if name:
@@ -104,16 +130,22 @@ def write_draft(
     partitions = {folder.partition("=")[0] for folder in folders if "=" in folder}
     profile = replace(profile, columns=tuple(_with_partition(each, partitions) for each in profile.columns))
     beside = _beside(found, base, pipeline.parent.resolve(), (project or pipeline.parent).resolve())
+    encoder = draft_encoder(profile, is_text=is_text, label=label)
     pipeline_text = draft_pipeline(
-        beside, profile, name=name, seen=seen, contract=contract, is_partitioned=bool(partitions)
+        beside, profile, encoder, name=name, seen=seen, contract=contract, is_partitioned=bool(partitions)
     )
-    contract_text = draft_contract(profile, name=name, source=seen, is_text=is_text, now_unix_s=time.time())
+    contract_text = draft_contract(
+        profile, name=name, source=seen, is_text=is_text, now_unix_s=time.time(), label=encoder.get("label", "")
+    )
     files.write(contract, schema_comment("contract") + contract_text)
     files.write(pipeline, schema_comment("pipeline") + pipeline_text)
     for path, text in schema_files(contract.parent).items():
         if not path.exists():
             files.write(path, text)
-    return ContractDraft(contract, pipeline, profile, found)
+    facts = label_facts(profile, encoder, is_given=bool(label))
+    return ContractDraft(
+        contract, pipeline, profile, found, facts, excluded_columns(profile, encoder), encoder["kind"] == "tabular"
+    )
 
 
 def _with_partition(column: ColumnProfile, partitions: set[str]) -> ColumnProfile:
@@ -209,10 +241,39 @@ def print_profiled(drafted: ContractDraft, console: Console) -> None:
     profile = drafted.profile
     suspected = [column.name for column in profile.columns if column.suspicions]
     console.print(f"{count(profile.num_rows, 'row')}, {count(len(profile.columns), 'column')}")
+    csv = drafted.source.spec.csv
+    sniffed = {"delimiter": "separated by {!r}", "encoding": "written in {}", "decimal": "numbers with a {!r}"}
+    if seen := [how.format(value) for name, how in sniffed.items() if (value := getattr(csv, name)) != _PLAIN[name]]:
+        console.print(f"values are {', '.join(seen)}, as it seems from the first lines")
+    if drafted.source.has_index:
+        console.print("the first column has no name, as pandas writes row numbers: it is passed over")
     if drafted.source.num_excluded:
         console.print(Text(one_line(excluded_line(drafted.source)), style="yellow"))
+    if profile.num_repeated:
+        repeated = f"{count(profile.num_repeated, 'row')} repeat an earlier one: the contract warns of such"
+        console.print(Text(one_line(repeated), style="yellow"))
     if suspected:
         console.print(Text(one_line(f"may hold personal data: {', '.join(suspected)}"), style="yellow"))
+    if drafted.is_table:
+        _print_columns(drafted, console)
+
+
+def _print_columns(drafted: ContractDraft, console: Console) -> None:
+    """What a model would predict and not read, and by how many rows it would be judged: each a guess, said aloud."""
+    label, num_rows = drafted.label, drafted.profile.num_rows
+    if label is None:
+        console.print(
+            Text("to predict   not known yet: say `--label COLUMN`, or `label:` in the pipeline", style="yellow")
+        )
+    else:
+        console.print(Text(one_line(f"to predict   {label.line()}")))
+    if label is not None and label.num_nulls:
+        gaps = f"{count(label.num_nulls, 'row')} without {label.column}: the contract leaves them out"
+        console.print(Text(one_line(f"no label     {gaps}"), style="yellow"))
+    if drafted.excluded:
+        console.print(Text(one_line(f"not read     {in_words(drafted.excluded)}")))
+    share = heldout_fraction(num_rows)
+    console.print(f"held out     about {round(share * num_rows):,} rows ({share:.0%}) judge the model")
 
 
 def _shown(path: Path) -> str:

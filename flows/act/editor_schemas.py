@@ -5,6 +5,7 @@ The models are the only description of a file: their fields' names, types, limit
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from headway.data_contracts.rules.contract import Contract
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.profiles import Profiles
+from headway.training.recipes.built_in import BUILT_IN
 
 FileKind = Literal["pipeline", "contract", "profiles"]
 MODELS: dict[FileKind, type[BaseModel]] = {"pipeline": PipelineSpec, "contract": Contract, "profiles": Profiles}
@@ -36,10 +38,30 @@ class _Draft7(GenerateJsonSchema):
         return found
 
 
+@functools.cache
 def schema_of(kind: FileKind) -> dict[str, Any]:
-    """The JSON Schema (draft 7) of a kind of file."""
+    """The JSON Schema (draft 7) of a kind of file; one for all who ask, to be left as it is."""
     schema = MODELS[kind].model_json_schema(schema_generator=_Draft7)
+    if kind == "pipeline":
+        # A recipe of one's own has others.
+        schema["$defs"]["RecipeSpec"]["properties"]["model"]["properties"] = _recipe_fields()
     return {"$schema": "http://json-schema.org/draft-07/schema#"} | schema | {"title": f"Headway {kind} file"}
+
+
+def _recipe_fields() -> dict[str, Any]:
+    """Fields of the recipes that come with Headway, by name; each says which recipes have it."""
+    having: dict[str, dict[str, list[str]]] = {}
+    found: dict[str, Any] = {}
+    for recipe, built_in in BUILT_IN.items():
+        for name, field in built_in.spec_type.model_json_schema(schema_generator=_Draft7)["properties"].items():
+            having.setdefault(name, {}).setdefault(field.get("description", ""), []).append(recipe)
+            alike = name not in found or found[name].get("default") == field.get("default")
+            # Limits and defaults differ between recipes: who reads the file for training holds it to its own.
+            found[name] = {"type": field["type"]} | ({"default": field.get("default")} if alike else {})
+    for name, meanings in having.items():
+        lines = [f"{text} (`{'`, `'.join(recipes)}`)" for text, recipes in meanings.items()]
+        found[name]["description"] = " ".join(lines)
+    return found
 
 
 def schema_comment(kind: FileKind) -> str:

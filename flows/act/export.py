@@ -10,6 +10,7 @@ from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem,
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.registry import model_refs
 from headway.tasks.registry.model_export import ARTIFACTS
+from headway.tasks.serving import exported_model
 from headway.training.graph_check.safe_graph import require_safe_graph
 from headway.training.programs.export import GRAPH, WEIGHTS
 
@@ -18,7 +19,7 @@ COPIED = (f"{WEIGHTS}/", f"{ARTIFACTS}/{GRAPH}", "lineage.json")
 
 
 def export_model(model_uri: str, workspace_uri: str, out: Path) -> list[Path]:
-    """Copy weights, configuration, graph and lineage to a new folder, which appears whole or not at all.
+    """Copy weights, configuration, graph, lineage and registration to a new folder, which appears whole or not at all.
 
     Raises:
         ConfigError: no such model, or the folder is there.
@@ -27,7 +28,7 @@ def export_model(model_uri: str, workspace_uri: str, out: Path) -> list[Path]:
         EnvironmentProblem: the folder cannot be written.
     """
     workspace = Workspace.existing(workspace_uri)
-    _, _, link = model_refs.resolve(workspace, model_uri)
+    _, version, link = model_refs.resolve(workspace, model_uri)
     registration = workspace.load(link, Registration)
     if out.exists():
         raise ConfigError("is there already.", where=str(out), advice="Name a folder that --out may make.")
@@ -48,6 +49,7 @@ def export_model(model_uri: str, workspace_uri: str, out: Path) -> list[Path]:
         if (graph := chosen.get(f"{ARTIFACTS}/{GRAPH}")) is not None:
             # Whoever is given the folder loads it without Headway's check.
             require_safe_graph(partial / GRAPH, graph.path)
+        (partial / exported_model.FILE).write_bytes(exported_model.exported_model(workspace, version, link).to_bytes())
         partial.rename(out)
     except OSError as error:
         raise EnvironmentProblem(f"cannot be written ({error.strerror}).", where=str(out)) from error

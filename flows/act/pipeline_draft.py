@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from headway.data_contracts.drafting.columns import Line, scalar
 from headway.data_contracts.drafting.contract_draft import formatted
-from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile
+from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile, is_key_name
 from headway.data_contracts.sources.inference import GuessedSource
 from headway.data_contracts.tables.source_spec import CsvOptions
+from headway.flows.act.encoder_draft import ExcludedColumn, excluded_columns, likely_labels, recipe_for
+from headway.flows.act.table_training import table_training
 
-ENOUGH_HELDOUT_ROWS = 200
+ENOUGH_HELDOUT_ROWS = 400
 MOST_TWENTIETHS = 6
 
 
 def draft_pipeline(
-    found: GuessedSource, profile: TableProfile, *, name: str, seen: str, contract: Path, is_partitioned: bool
+    found: GuessedSource,
+    profile: TableProfile,
+    encoder: Mapping[str, Any],
+    *,
+    name: str,
+    seen: str,
+    contract: Path,
+    is_partitioned: bool,
 ) -> str:
     """The text of a pipeline file that lies beside its contract.
 
     Args:
+        encoder: the fields of `shards.encoder`.
         seen: what was profiled, in words.
         is_partitioned: whether folders such as `day=1` part the files.
     """
     is_text = not found.spec.is_table
-    encoder = draft_encoder(profile, is_text=is_text)
     lines = [
         ("", f"Drafted from {seen}. `headway plan` says what a retrain would do; `headway retrain` does it."),
         (f"pipeline: {name}", ""),
@@ -38,12 +46,27 @@ def draft_pipeline(
         ("", ""),
         *_shards(encoder, profile, is_text=is_text, is_partitioned=is_partitioned),
         ("", ""),
-        *_training(encoder),
+        *_training(encoder, profile.num_rows),
         ("", ""),
         ("registry:", ""),
         (f"  model: {name}", "the name in MLflow's registry"),
     ]
     return formatted(lines)
+
+
+NOTES = {
+    "label": "DECIDE: the column to predict",
+    "label_kind": "`class` or `number`",
+    "missing": "a gap among the numbers becomes the mean of training",
+}
+
+
+def in_words(excluded: Iterable[ExcludedColumn]) -> str:
+    """By reason, in the order of the first column of each."""
+    by_reason: dict[str, list[str]] = {}
+    for each in excluded:
+        by_reason.setdefault(each.reason, []).append(each.column)
+    return "; ".join(f"{', '.join(columns)} ({reason})" for reason, columns in by_reason.items())
 
 
 def excluded_line(found: GuessedSource) -> str:
@@ -74,9 +97,12 @@ def _shards(
     yield "shards:", ""
     yield "  encoder:", "DECIDE: which columns the model reads" if not is_text else ""
     for name, value in encoder.items():
-        yield f"    {name}: {scalar(value)}", ""
+        yield f"    {name}: {scalar(value)}", NOTES.get(name, "")
+    excluded = excluded_columns(profile, encoder)
+    if excluded:
+        yield "    ", f"Left out: {in_words(excluded)}."
     if encoder["kind"] == "tabular" and "label" not in encoder:
-        likely = likely_label(profile, encoder.get("categorical", ()))
+        likely = next(likely_labels(profile, encoder), None)
         perhaps = f" (`{likely}`, perhaps)" if likely else ""
         yield (
             "    ",
@@ -109,84 +135,25 @@ def _split(profile: TableProfile, *, is_text: bool) -> Iterator[Line]:
 
 def _may_split(column: ColumnProfile) -> bool:
     """Whether the column tells rows apart and every row has a value that sharding can split by."""
-    is_whole = column.is_unique and not column.num_nulls
+    is_whole = column.is_unique and not column.num_nulls and is_key_name(column.name)
     return is_whole and column.family in ("integer", "string") and not column.suspicions
 
 
-def _training(encoder: Mapping[str, Any]) -> Iterator[Line]:
+def _training(encoder: Mapping[str, Any], num_rows: int) -> Iterator[Line]:
     yield "training:", ""
-    yield f"  recipe: {{name: {recipe_for(encoder)}}}", "DECIDE: or package.module:Class of your own"
-    yield "  max_steps: 1000", "DECIDE: enough to see it learn, not enough to serve"
-
-
-RECIPES = {
-    "byte-pair": "language-model",
-    "token-ids": "language-model",
-    "tabular": "tabular-classifier",
-}
-"""Kind of encoder to the recipe that comes with Headway, where it is no number that is predicted."""
-LABEL_NAMES = re.compile(r"(.*_)?(label|labels|target|class|outcome|y)")
-LONG_TEXT_CHARS = 200
-"""Longer texts are something to read, shorter ones are names and codes."""
-
-
-def recipe_for(encoder: Mapping[str, Any]) -> str:
-    """The recipe that comes with Headway for `shards.encoder`."""
-    return "tabular-regressor" if encoder.get("label_kind") == "number" else RECIPES[encoder["kind"]]
-
-
-def draft_encoder(profile: TableProfile, *, is_text: bool) -> dict[str, Any]:
-    """The fields of `shards.encoder`.
-
-    Columns under suspicion and keys are left out: a person puts them in. Only where nothing else is there, the first
-    column stands for the choice that is to be made.
-    """
-    usable = [column for column in profile.columns if _is_usable(column)]
-    if is_text:
-        return {"kind": "byte-pair", "vocab_size": 2048, "sequence_tokens": 256}
-    tokens = [column for column in usable if _is_tokens(column)]
-    if tokens:
-        highest = max(tokens, key=lambda column: column.max_length or 0)
-        return {"kind": "token-ids", "column": highest.name, "vocab_size": int(highest.high or 0) + 1}
-    texts = [column for column in usable if column.family == "string" and (column.max_length or 0) > LONG_TEXT_CHARS]
-    if texts:
-        longest = max(texts, key=lambda column: column.max_length or 0)
-        return {"kind": "byte-pair", "column": longest.name, "vocab_size": 2048, "sequence_tokens": 256}
-    return _tabular(usable) or {"kind": "tabular", "categorical": [profile.columns[0].name]}
-
-
-def is_label_name(name: str) -> bool:
-    return bool(LABEL_NAMES.fullmatch(name.lower()))
-
-
-def _is_usable(column: ColumnProfile) -> bool:
-    return bool(column.num_values) and not column.suspicions and not column.is_unique and not column.is_partition
-
-
-def _is_tokens(column: ColumnProfile) -> bool:
-    return column.family == "list" and "int" in column.type and column.low is not None and column.low >= 0
-
-
-def _tabular(usable: Sequence[ColumnProfile]) -> dict[str, Any]:
-    label = next((column for column in usable if is_label_name(column.name)), None)
-    features = [column for column in usable if column is not label]
-    numeric = [column for column in features if column.family in ("integer", "float", "decimal") and not column.values]
-    categorical = [column for column in features if column.values]
-    if not numeric and not categorical:
-        return {}
-    fields: dict[str, Any] = {
-        "kind": "tabular",
-        "numeric": [column.name for column in numeric],
-        "categorical": [column.name for column in categorical],
-    }
-    if label is not None:
-        fields |= {"label": label.name, "label_kind": "class" if label.values or label.family == "string" else "number"}
-    if any(column.num_nulls or column.num_not_finite for column in numeric):
-        fields["missing"] = "mean"
-    return fields
-
-
-def likely_label(profile: TableProfile, categorical: Sequence[str]) -> str:
-    """The last of these columns that has two values; empty where none has."""
-    pairs = [column.name for column in profile.columns if column.name in categorical and len(column.values) == 2]
-    return pairs[-1] if pairs else ""
+    if encoder["kind"] != "tabular":
+        yield f"  recipe: {{name: {recipe_for(encoder)}}}", "DECIDE: or package.module:Class of your own"
+        yield "  max_steps: 1000", "DECIDE: enough to see it learn, not enough to serve"
+        return
+    num_train = max(1, round(num_rows * (1 - heldout_fraction(num_rows))))
+    drafted = table_training(num_train, len(encoder.get("numeric", ())))
+    yield "  ", "Batch, length, model and optimizer are drafted by the number of rows."
+    yield "  ", "Boosted trees in their place: `recipe: {name: gradient-boosting}`, and no other line under `training`."
+    recipe = f"{{name: {recipe_for(encoder)}, model: {scalar(drafted.model)}}}"
+    yield f"  recipe: {recipe}", "DECIDE: or package.module:Class of your own"
+    yield f"  optimizer: {{kind: adamw, lr: {drafted.lr}, weight_decay: {drafted.weight_decay}}}", ""
+    yield f"  schedule: {{kind: cosine, warmup_steps: {drafted.warmup_steps}}}", ""
+    suffix = f"about {drafted.steps(num_train):,} steps on today's {num_train:,} training rows; more rows, more steps"
+    yield f"  max_epochs: {drafted.epochs}", suffix
+    yield f"  global_batch_sequences: {drafted.batch}", "rows of a step"
+    yield f"  micro_batch_sequences: {drafted.batch // 2}", "two parts, so that two ranks can share a step"

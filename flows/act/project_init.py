@@ -20,8 +20,9 @@ from headway.flows.act.contract_init import (
     write_draft,
 )
 from headway.flows.act.editor_schemas import schema_comment
-from headway.flows.config.pipeline_spec import OF_A_CONTRACT, OF_A_PIPELINE, SHIPPED, load_pipeline
+from headway.flows.config.pipeline_spec import SHIPPED, load_pipeline
 from headway.flows.console.console import plain_console
+from headway.flows.console.pipeline_names import OF_A_CONTRACT, OF_A_PIPELINE
 from headway.training.config.encoder_specs import TabularEncoderSpec
 
 TEMPLATES = SHIPPED / "deployments"
@@ -40,13 +41,14 @@ class Project(NamedTuple):
     is_sample: bool
 
 
-def write_project(name: str, data: str, base: Path) -> Project:
+def write_project(name: str, data: str, base: Path, *, label: str = "") -> Project:
     """Write a project's files, none of which may exist.
 
     Args:
         name: of the pipeline, and of the new folder; empty: the folder is `base`, and its name is the pipeline's.
         data: what contract and pipeline file are drafted from; empty: a table that comes with scikit-learn.
         base: the current folder.
+        label: the column to predict; empty: guessed by its name.
 
     Raises:
         ConfigError: a file exists, or the name is none.
@@ -70,7 +72,13 @@ def write_project(name: str, data: str, base: Path) -> Project:
         if not data:
             new.write(folder / SAMPLE, _sample())
         drafted = write_draft(
-            new, data or SAMPLE, out=str(folder / contract), name=name, base=base if data else folder, project=folder
+            new,
+            data or SAMPLE,
+            out=str(folder / contract),
+            name=name,
+            base=base if data else folder,
+            label=label,
+            project=folder,
         )
         texts[NETWORK] = _template(f"project/{_rows_of(drafted)}.py").replace(
             "in the pipeline file", f"in {drafted.pipeline.name}"
@@ -88,19 +96,21 @@ def _template(name: str) -> str:
 def workflow_text(name: str) -> str:
     """The shipped one, for the project's own pipeline and an installed Headway."""
     text = _template("github/headway.yml")
-    install = "pip install --disable-pip-version-check"
-    for shipped, own in {
+    pip = "pip install --disable-pip-version-check"
+    locked = f'{pip} --no-deps --require-hashes --requirement "$LOCK"\n          '
+    own = f"{pip} --no-deps --no-build-isolation .\n"
+    for shipped, adapted in {
         "# Copy to .github/workflows/headway.yml of your repository: every": "# Every",
-        "env:\n  PIP_CONSTRAINT: constraints.txt       # what was tested together\n\n": "",
+        "env:\n  LOCK: locks/image.txt                 # every package is held against its digest\n\n": "",
         "pipeline: [stdlib-lm, digits, breast-cancer]": f"pipeline: [{name}]",
-        "cache-dependency-path: constraints.txt": "cache-dependency-path: requirements.txt",
-        f"{install} .\n": f"{install} -r requirements.txt\n",
-        f"{install} '.[s3]'": f"{install} -r requirements.txt s3fs",
+        "cache-dependency-path: locks/image.txt": "cache-dependency-path: requirements.txt",
+        f"run: |\n          {locked}{own}": f"run: {pip} -r requirements.txt\n",
+        f".venv/bin/{locked}.venv/bin/{own}": f".venv/bin/{pip} -r requirements.txt s3fs\n",
         "headway ci stdlib-lm": f"headway ci {name}",
     }.items():
         # A shipped file that was edited without this list would be written unadapted.
         assert text.count(shipped) == 1, shipped
-        text = text.replace(shipped, own)
+        text = text.replace(shipped, adapted)
     return text
 
 

@@ -12,6 +12,7 @@ from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import EvaluationReport, Link, Registration
 from headway.data_contracts.store.errors import ConfigError, ContractViolation, PromotionRefused
 from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.suites.contract_file import using_contract_files
 from headway.data_contracts.types.report_text import count
 from headway.data_contracts.types.strict_yaml import parse_yaml, read_text
 from headway.flows.act.contract_diff import compare_files, verdict
@@ -67,6 +68,7 @@ class Checks:
     def base_commit(self) -> str:
         return "" if self._base is None else self._base.commit
 
+    @using_contract_files()
     def make(self, checklist: Checklist, scratch: Path) -> None:
         """Make all checks that were asked for; a failed one stops only those that stand on it.
 

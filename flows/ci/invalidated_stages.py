@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headway.data_contracts.rules.contract import load_contract
 from headway.data_contracts.sources.locations import is_remote, resolve_base_uri
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.globs import path_filter
 from headway.data_contracts.store.installation import HOME
-from headway.data_contracts.suites.parsing import read_suite
+from headway.data_contracts.suites.contract_file import read_contract_file
 from headway.data_contracts.types.report_text import count
 from headway.data_contracts.types.strict_yaml import parse_yaml_model
 from headway.flows.ci.base import Base
@@ -136,7 +135,7 @@ def _contract(file: Path, pipeline: PipelineSpec, before_file: Path, before: Pip
     if not then.is_file():
         return ["the contract's file is new"]
     changed = ["the contract's text"] if then.read_bytes() != now.read_bytes() else []
-    contract = load_contract(now)
+    contract = read_contract_file(now).contract
     if _suite(then) != _suite(now):
         changed.append("the suite")
     if contract.leakage:
@@ -144,9 +143,9 @@ def _contract(file: Path, pipeline: PipelineSpec, before_file: Path, before: Pip
     return changed
 
 
-def _suite(contract_file: Path) -> bytes | None:
+def _suite(path: Path) -> bytes | None:
     try:
-        return read_suite(contract_file, load_contract(contract_file))[1]
+        return read_contract_file(path).suite_text
     except ConfigError:
         return None
 

@@ -13,7 +13,6 @@ import typer
 
 from headway.data_contracts.store.errors import EnvironmentProblem
 from headway.data_contracts.store.leftovers import scratch_folder
-from headway.flows.ci.pages import junit_page, markdown
 from headway.flows.ci.results import Checklist, CiReport, CommandEnded
 from headway.flows.console.environment import default_workspace
 from headway.flows.console.options import AsJson, Pipeline
@@ -83,6 +82,8 @@ def ci(
 
 def _write(report: CiReport, summary: Path | None, junit_file: Path | None) -> Iterator[str]:
     """Write the report where it was asked for; says what could not be written."""
+    from headway.flows.ci.pages import junit_page, markdown
+
     page = markdown(report)
     step_summary = os.environ.get(STEP_SUMMARY)
     wanted = [

@@ -1,4 +1,4 @@
-"""The command `headway`. Heavy imports happen inside the commands that need them."""
+"""The command `headway`, put together: commands in their panels, and every error as one message with its exit code."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import contextlib
 import io
 import logging
 import os
-import signal
 import sys
 import tempfile
 import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,19 +29,19 @@ from headway.data_contracts.store.places import as_unusable
 from headway.data_contracts.store.published_files import opened
 from headway.flows.cli.ci import ci
 from headway.flows.cli.contract import app as contract_app
-from headway.flows.cli.contract import init_project, schema
-from headway.flows.cli.promotion import history, promote, refuse, retire, rollback
+from headway.flows.cli.decide import hold, promote, refuse, release, retire, rollback
+from headway.flows.cli.look import compare, history, logs, profile, shards, status, triggers, ui
+from headway.flows.cli.prepare import doctor, explain, init_project, plan, schema
+from headway.flows.cli.prove import reproduce, verify
 from headway.flows.cli.rehearse import rehearse
-from headway.flows.cli.retrain import resume, retrain
-from headway.flows.cli.runs import hold, logs, profile, release, status, stop, triggers
+from headway.flows.cli.retrain import resume, retrain, stop
 from headway.flows.cli.set_up import clean, deploy
 from headway.flows.cli.trials import trials
+from headway.flows.cli.use import export, predict
 from headway.flows.cli.windows import app as windows_app
-from headway.flows.config.request import RetrainRequest
-from headway.flows.console.command_signals import HungUp, Terminated, terminate
+from headway.flows.console.command_signals import HungUp, Terminated
 from headway.flows.console.environment import prepare
-from headway.flows.console.options import AsJson, ModelUri, Pipeline, WorkspaceUri
-from headway.flows.console.output import emit, print_line, print_lines
+from headway.flows.console.output import print_line, print_lines
 from headway.flows.console.wait_option import WaitCommand
 from headway.flows.show.installed_files import check_files
 
@@ -57,14 +55,15 @@ Exit codes: 0 done · 2 configuration · 3 data · 4 contract · 5 integrity · 
 pipeline: nothing was done · 129 terminal closed · 130 Ctrl-C · 143 SIGTERM
 """
 PANELS = {
-    "Prepare": ("init", "contract", "schema", "doctor", "plan", "rehearse"),
+    "Prepare": ("init", "contract", "schema", "explain", "doctor", "plan", "rehearse"),
     "Retrain": ("retrain", "trials", "stop", "resume"),
-    "Look": ("status", "logs", "history", "windows", "triggers", "shards", "profile", "ui"),
+    "Look": ("status", "logs", "history", "compare", "windows", "triggers", "shards", "profile", "ui"),
     "Decide": (
         *("promote", "refuse", "rollback", "retire", "hold", "release"),
         *("skip-window", "unskip-window", "open-window"),
     ),
-    "Prove": ("verify", "reproduce", "export"),
+    "Use": ("predict", "export"),
+    "Prove": ("verify", "reproduce"),
     "Set up": ("deploy", "ci", "clean"),
 }
 """Every command, in the order in which one comes to need them."""
@@ -85,7 +84,7 @@ app = typer.Typer(
     cls=PanelGroup,
     epilog=EXIT_CODES,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -111,115 +110,14 @@ def headway(
     """Retrain models from raw files to a registered version that can be proved."""
 
 
-@app.command()
-def plan(
-    pipeline: Pipeline,
-    workspace: WorkspaceUri = "",
-    rehearse: Annotated[
-        bool, typer.Option(help="Measure a few steps where no earlier run tells what they take?")
-    ] = True,
-    as_json: AsJson = False,
-) -> None:
-    """Show what a retrain would run, find, read and take. Nothing is spent."""
-    from headway.flows.show.plan import make_plan, print_plan
-
-    request = RetrainRequest(pipeline=pipeline, workspace=workspace)
-    made = make_plan(request, may_rehearse=rehearse)
-    emit(made, print_plan, as_json=as_json)
-
-
-@app.command()
-def doctor(
-    pipeline: Annotated[
-        str,
-        typer.Argument(
-            help="A pipeline file, or the name of one in deployments/, to look at as well: its contract and recipe, "
-            "its registry, and its hosts, or whether its scheduler would take the job."
-        ),
-    ] = "",
-    workspace: WorkspaceUri = "",
-    as_json: AsJson = False,
-) -> None:
-    """Check this installation, and where a pipeline would train. Nothing is trained.
-
-    It looks at installed packages and their files, whether two ranks on this machine reach each other, the workspace,
-    and Prefect. Each has a line: `ok`, `note`, or `FAULT`. Exit code 8: something would fail.
-    """
-    from headway.flows.show.doctor import doctor as look
-
-    look(workspace, pipeline, as_json=as_json)
-
-
-@app.command()
-def shards(pipeline: Pipeline, workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
-    """Show the newest shards of a pipeline. Groups, splits, rows and bytes are those of its manifest."""
-    from headway.flows.show.shards import print_shards, read_shards
-
-    found = read_shards(pipeline, workspace)
-    emit(found, print_shards, as_json=as_json)
-
-
-@app.command()
-def verify(
-    model_uri: ModelUri,
-    workspace: WorkspaceUri = "",
-    as_json: AsJson = False,
-) -> None:
-    """Re-hash everything a version stands on, offline. The first broken link is named."""
-    from headway.flows.show.verify import verify_model
-
-    sys.exit(verify_model(model_uri, workspace, as_json=as_json))
-
-
-@app.command()
-def reproduce(
-    model_uri: ModelUri,
-    again: Annotated[bool, typer.Option("--again", help="From the first step, whatever an earlier one left.")] = False,
-    workspace: WorkspaceUri = "",
-    as_json: AsJson = False,
-) -> None:
-    """Train a version again and compare the bits. Nothing kept is touched. Exit code 10: other bits."""
-    from headway.flows.act.reproduce import reproduce_model
-
-    signal.signal(signal.SIGTERM, terminate)
-    reproduce_model(model_uri, workspace, again=again, as_json=as_json)
-
-
-@app.command()
-def export(
-    model_uri: ModelUri,
-    out: Annotated[Path, typer.Option(help="A folder that is not there yet.")],
-    workspace: WorkspaceUri = "",
-) -> None:
-    """Copy a verified model out of the registry. Weights, description and graph need no Headway."""
-    from headway.flows.act.export import export_model
-
-    for path in export_model(model_uri, workspace, out):
-        print_line(str(path))
-
-
-@app.command()
-def ui(
-    workspace: WorkspaceUri = "",
-    prefect_port: Annotated[int, typer.Option(help="Port of the Prefect UI.")] = 4200,
-    mlflow_port: Annotated[int, typer.Option(help="Port of the MLflow UI.")] = 5000,
-) -> None:
-    """Start the Prefect and MLflow UIs on loopback. Ctrl-C ends them. It says how to log in.
-
-    Should one of the two end, it says how, and the other goes on; the exit code is 8 then.
-    """
-    from headway.flows.prefect_api.serve import serve
-
-    serve(workspace, prefect_port, mlflow_port)
-
-
 app.command(name="init")(init_project)
-app.command()(schema)
 app.command(cls=WaitCommand)(retrain)
 app.command(cls=WaitCommand)(resume)
 COMMANDS = (
-    *(rehearse, status, logs, stop, hold, release, profile, history, promote, refuse, rollback, retire),
-    *(triggers, trials, ci, deploy, clean),
+    *(schema, explain, doctor, plan, rehearse, trials, stop),
+    *(status, logs, history, compare, triggers, shards, profile, ui),
+    *(promote, refuse, rollback, retire, hold, release),
+    *(predict, export, verify, reproduce, deploy, ci, clean),
 )
 for command in COMMANDS:
     app.command()(command)

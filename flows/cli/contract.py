@@ -5,52 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.console.options import AsJson
-from headway.flows.console.output import print_json, print_line
-
-
-def init_project(
-    name: Annotated[
-        str, typer.Argument(help="Of the pipeline, and of a new folder. Left out: the current folder, by its own name.")
-    ] = "",
-    data: Annotated[
-        str, typer.Option("--data", help="A folder, file or URI to draft from; a table of scikit-learn's if left out.")
-    ] = "",
-) -> None:
-    """Write a project that retrains at once.
-
-    Contract, pipeline, recipe, profiles and CI workflow. Nothing is overwritten.
-    """
-    from headway.flows.act.project_init import print_project, write_project
-
-    print_project(write_project(name, data, Path.cwd()))
-
-
-def schema(
-    kind: Annotated[
-        Literal["", "pipeline", "contract", "profiles"],
-        typer.Argument(help="Print this schema. Left out: write all three into .headway/, for editors."),
-    ] = "",
-) -> None:
-    """Write JSON Schemas, for editors that complete and check.
-
-    Drafts name them in their first lines: VS Code (with its YAML extension) and PyCharm read them there.
-    """
-    from headway.flows.act.editor_schemas import schema_of, write_schemas
-
-    if kind:
-        print_json(schema_of(kind))
-        return
-    project = Path.cwd()
-    folder = project / "deployments" if (project / "deployments").is_dir() else project
-    for path in write_schemas(folder):
-        print_line(str(path.relative_to(project)))
-
+from headway.flows.console.output import print_json
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 
@@ -65,11 +26,14 @@ def init(
             "--name", "-n", help="Name of contract and pipeline; that of DATA, or of its only file, if left out."
         ),
     ] = "",
+    label: Annotated[
+        str, typer.Option("--label", "-l", help="The column to predict; guessed by its name if left out, and said.")
+    ] = "",
 ) -> None:
     """Draft a contract and a pipeline file. Both are commented; nothing is overwritten."""
     from headway.flows.act.contract_init import draft, print_drafted
 
-    print_drafted(draft(data, out=out, name=name, base=Path.cwd()))
+    print_drafted(draft(data, out=out, name=name, base=Path.cwd(), label=label))
 
 
 @app.command()
@@ -83,10 +47,12 @@ def check(
     report: Annotated[str, typer.Option("--report", help="Write the report as an HTML file, too.")] = "",
 ) -> None:
     """Hold data against a contract, without training. Exit code 4: refused."""
+    from headway.data_contracts.suites.contract_file import using_contract_files
     from headway.flows.act.contract_check import check as run_check
     from headway.flows.act.contract_check import print_checked, resolve_request
 
-    checked = run_check(resolve_request(target, data, workspace), now_unix_s=time.time())
+    with using_contract_files():
+        checked = run_check(resolve_request(target, data, workspace), now_unix_s=time.time())
     if report:
         _write(Path(report), checked.report())
     if as_json:

@@ -1,4 +1,4 @@
-"""`headway retrain` and `headway resume`. Heavy imports happen when the request is known to be good."""
+"""`headway retrain`, `stop` and `resume`. Heavy imports happen when the request is known to be good."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from headway.flows.console.options import (
     Pipeline,
     Promote,
     Register,
+    Run,
     StopAfter,
     StopAt,
     StopAtStep,
     WorkspaceUri,
 )
+from headway.flows.console.output import print_line
 from headway.flows.console.stop_options import duration, stop_fields
 from headway.flows.console.wait_option import Wait
 from headway.flows.python_api import run_request
@@ -98,6 +100,18 @@ def resume(
         **stop_fields(stop_at, stop_after, started_unix_s),
     )
     run_request(request, started_unix_s, as_json=as_json)
+
+
+def stop(
+    run: Run,
+    workspace: WorkspaceUri = "",
+    why: Annotated[str, typer.Option("--why", help="The reason; kept with the run.")] = "",
+    reason: Annotated[str, typer.Option("--reason", hidden=True)] = "",
+) -> None:
+    """Ask a run to keep a checkpoint and end. The same `retrain` continues it."""
+    from headway.flows.show.status import request_stop
+
+    print_line(request_stop(workspace, run, why or reason))
 
 
 def _file_of(workspace: Workspace, pipeline: str, run: str) -> str:

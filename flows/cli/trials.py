@@ -67,13 +67,15 @@ def _run(request: TrialsRequest, started_unix_s: float, *, as_json: bool) -> Non
 
     request = enter(request)  # no server either where windows are closed
     from headway.flows.console.console import plain_console
+    from headway.flows.prefect_api.ephemeral_server import prefect_api
     from headway.flows.report.terminal import JsonLines
-    from headway.flows.run.watched_flow import watched_flow
+    from headway.flows.run.command_view import watch_flows
     from headway.flows.search import trials as trials_flow
     from headway.flows.trials.report import TrialsSummary, print_ranking
     from headway.tasks.core.stopped import raised_if_stopped
 
-    with watched_flow(started_unix_s, as_json=as_json) as view:
+    view = watch_flows(started_unix_s, as_json=as_json)
+    with prefect_api():
         made = raised_if_stopped(trials_flow(request))
         assert isinstance(made, TrialsSummary)  # the gate is not asked again
         if isinstance(view, JsonLines):

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
+from headway.data_contracts.suites.contract_file import using_contract_files
 from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from headway.flows.console.environment import project_folder
 
@@ -36,9 +37,10 @@ def pipeline_file(name: str) -> PipelineFile:
 
 @contextlib.contextmanager
 def using_pipeline_file(name: str) -> Iterator[None]:
-    """In the body it stays as it is now: what was checked before a server started is what the flow runs."""
+    """In the body it stays as it is now, and so do contracts: what was checked is what the flow runs."""
     token = _in_use.set(pipeline_file(name))
     try:
-        yield
+        with using_contract_files():
+            yield
     finally:
         _in_use.reset(token)

@@ -17,6 +17,7 @@ from headway.data_contracts.store.installation import HOME
 from headway.data_contracts.types.strict_yaml import parse_yaml_model, read_text, refused_values
 from headway.flows.config.triggers import TriggersSpec
 from headway.flows.config.windows import WindowsSpec
+from headway.flows.console.pipeline_names import OF_A_PIPELINE, pipeline_files, pipeline_name
 from headway.tasks.core.trials_spec import TrialsSpec
 from headway.tasks.registry.promotion_spec import PromotionSpec
 from headway.tasks.stages.evaluate import EvaluationSpec
@@ -70,25 +71,6 @@ class PipelineSpec(Frozen):
                 f"{named.partition(' = ')[0]!r}: no report would have it"
             )
         return self
-
-
-NO_PIPELINES = ("prefect.yaml", "profiles.yaml")
-"""In `deployments/`, beside the pipeline files."""
-
-
-OF_A_CONTRACT, OF_A_PIPELINE = ".contract.yaml", ".pipeline.yaml"
-"""As `headway contract init` calls what it drafts, which may lie there as it is."""
-
-
-def pipeline_files(folder: Path) -> list[Path]:
-    """Those of a project, by name."""
-    found = sorted((folder / "deployments").glob("*.yaml"))
-    return [path for path in found if path.name not in NO_PIPELINES and not path.name.endswith(OF_A_CONTRACT)]
-
-
-def pipeline_name(path: Path) -> str:
-    """By which people and deployments call a file of `deployments/`."""
-    return path.name.removesuffix(OF_A_PIPELINE).removesuffix(".yaml")
 
 
 SHIPPED = HOME / "headway"
@@ -157,6 +139,9 @@ def load_pipeline(path: Path) -> PipelineSpec:
         # Both are YAML beside each other, and the errors of a contract read as a pipeline file help nobody.
         _refuse_contract(path)
         raise
+    if spec.training.grows_trees and "nodes" not in spec.launch.model_fields_set:
+        # The default is for networks, and who asks for trees should not have to know it.
+        spec = spec.model_copy(update={"launch": spec.launch.model_copy(update={"nodes": 1})})
     world_size = spec.launch.world_size
     methods = own_methods(spec.training.recipe.name, (str(path.parent),))
     try:

@@ -9,14 +9,13 @@ from urllib.parse import urlsplit
 from headway.data_contracts.rules.contract import Contract
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.publication import Workspace
-from headway.data_contracts.suites.parsing import read_suite
+from headway.data_contracts.suites.contract_file import read_contract_file
 from headway.flows.config.first_step import check_first_step
 from headway.flows.config.named_columns import require_named_columns
 from headway.flows.config.pipeline_file import pipeline_file
 from headway.flows.config.pipeline_spec import PipelineSpec, in_file
 from headway.flows.config.request import RetrainRequest, TrainingRequest
 from headway.tasks.registry import model_refs
-from headway.tasks.stages.validate import read_contract
 from headway.training.config.encoder_specs import CustomEncoderSpec
 from headway.training.data.encode.hosted_encoder import check_custom_encoder
 from headway.training.frozen.code_archive import encoder_code
@@ -68,9 +67,7 @@ def check_contract(pipeline: PipelineSpec, path: Path, *, is_resume: bool = Fals
         ConfigError: the contract, its SQL or the suite that it names cannot be understood, or the pipeline names
             columns that it does not list.
     """
-    contract_file = path.parent / pipeline.contract
-    contract, _ = read_contract(contract_file)
-    read_suite(contract_file, contract)
+    contract = read_contract_file(path.parent / pipeline.contract).contract
     if not is_resume:
         require_named_columns(pipeline, contract, path, is_data_only=False)
     return contract

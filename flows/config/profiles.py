@@ -23,6 +23,8 @@ HEARTBEATS_MISSED = 3
 
 PLAIN = r"^[^/%&<>?#\[\]\\]+$"
 """Names that Prefect takes, and that a place of its API and a line in a terminal can hold as they are."""
+NOBODY = "none"
+"""As `notify`: it is meant that alerts reach nobody."""
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -71,8 +73,9 @@ class DeploymentProfile(Frozen):
     )
     notify: str = Field(
         default="",
-        pattern=r"^([a-z0-9-]+/[a-z0-9-]+)?$",
-        description="A notification block of the server, type/name, such as slack-webhook/ops; empty: events alone.",
+        pattern=rf"^({NOBODY}|[a-z0-9-]+/[a-z0-9-]+)?$",
+        description="A notification block of the server, type/name, such as slack-webhook/ops. `none`: nobody is told, "
+        "and `deploy` does not warn of it; empty: nobody is, and it does.",
     )
 
     @field_validator("limits")

@@ -7,18 +7,25 @@ from typing import Annotated
 import typer
 
 from headway.flows.console.environment import default_workspace
+from headway.flows.console.pipeline_names import completed
 
 
 def _or_default(workspace: str) -> str:
     return workspace or default_workspace()
 
 
-Pipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
+Pipeline = Annotated[
+    str, typer.Argument(help="A pipeline file, or the name of one in deployments/.", autocompletion=completed)
+]
 WorkspaceUri = Annotated[
     str, typer.Option("--workspace", "-w", callback=_or_default, help="Where data, checkpoints and models are kept.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
 Why = Annotated[str, typer.Option("--why", help="The reason; kept with your name and the time.")]
+Run = Annotated[
+    str, typer.Argument(help="A run's id, as `headway status` shows it, or its beginning, or a flow run's.")
+]
+Model = Annotated[str, typer.Argument(help="Name of a registered model.")]
 ModelUri = Annotated[str, typer.Argument(help="models:/NAME@champion or models:/NAME/VERSION")]
 Promote = Annotated[bool, typer.Option(help="May the new model become champion?")]
 Register = Annotated[bool, typer.Option(help="Register the model, and make it challenger?")]

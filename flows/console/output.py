@@ -32,6 +32,12 @@ def print_lines(text: str, stream: TextIO | None = None) -> None:
     print(plain_text.lines(text), file=stream or sys.stdout, flush=True)
 
 
+def print_to_terminal(text: str) -> None:
+    """A word to who waits at a terminal; scripts and logs are spared it."""
+    if sys.stderr.isatty():
+        print_line(f"headway: {text}", sys.stderr)
+
+
 @contextlib.contextmanager
 def only_shown(what: str) -> Iterator[None]:
     """Around what shows what was done: a failure is reported, and changes neither what was done nor the exit code.

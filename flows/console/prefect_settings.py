@@ -7,13 +7,18 @@ anew, so what was there at the start says nothing.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 MODULE = "prefect.settings.sources"
+SERVER = "PREFECT_API_URL"
+RECORDS = "HEADWAY_PREFECT_RECORDS"
+PROFILES_PATH, PROFILE, HOME = "PREFECT_PROFILES_PATH", "PREFECT_PROFILE", "PREFECT_HOME"
 
 
 class _Sources(SourceFileLoader):
@@ -50,3 +55,27 @@ def leave_out_the_current_folder() -> None:
     """Before Prefect is imported; once it is, it has read them."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+
+
+def keeps_records() -> bool:
+    """Whether a command has a server of its own started, for Prefect's records alone, where none is configured."""
+    return os.environ.get(RECORDS, "").lower() in ("1", "true", "yes", "on")
+
+
+def names_no_server() -> bool:
+    """Whether no Prefect server is configured, for sure, told without importing Prefect, which takes two CPU seconds.
+
+    Where a file of profiles so much as mentions one, Prefect itself has to say which profile is active.
+    """
+    # Prefect reads its variables whatever their case.
+    given = {name.upper(): value for name, value in os.environ.items()}
+    if given.get(SERVER) or given.get(PROFILE):
+        return False
+    home = Path(given.get(HOME) or "~/.prefect").expanduser()
+    try:
+        profiles = Path(given.get(PROFILES_PATH) or home / "profiles.toml").read_text(errors="replace")
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return SERVER not in profiles.upper()

@@ -19,10 +19,11 @@ from headway.data_contracts.store.documents import Json
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.plain_text import one_line
 from headway.flows.champion_flow import move_champion
-from headway.flows.config.pipeline_spec import PipelineSpec, load_pipeline, pipeline_files, pipeline_name
+from headway.flows.config.pipeline_spec import PipelineSpec, load_pipeline
 from headway.flows.config.preflight import check_contract
-from headway.flows.config.profiles import PLAIN, load_profile
+from headway.flows.config.profiles import NOBODY, PLAIN, load_profile
 from headway.flows.console.console import headed, print_table
+from headway.flows.console.pipeline_names import pipeline_files, pipeline_name
 from headway.flows.deploy.actual import actual
 from headway.flows.deploy.apply import NOTHING, apply, require_ours
 from headway.flows.deploy.automations import notifies_nobody
@@ -33,7 +34,7 @@ from headway.flows.deploy.resources import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN,
 from headway.flows.housekeeping_flow import housekeeping
 from headway.flows.prefect_api.client import connected
 from headway.flows.prefect_api.server_auth import openness
-from headway.flows.retrain import retrain
+from headway.flows.retrain_flow import retrain
 from headway.flows.search import trials
 from headway.flows.triggers.evaluation import require_measured
 from headway.flows.watch import watch
@@ -79,7 +80,7 @@ def deploy(
     wanted = _wanted(folder, profile_name)
     notify = wanted.profile.notify
     with connected() as server:
-        if notify:
+        if notify not in ("", NOBODY):
             wanted = dataclasses.replace(wanted, notify_block_id=server.notification_block(notify))
         resources = desired(wanted)
         changes = difference(resources, actual(server, wanted.mark), adopt=adopt)
@@ -95,7 +96,8 @@ def deploy(
             changes=list(changes),
             num_unchanged=sum((each.kind, each.name) not in touched for each in resources),
         )
-        _print(report, console, {each.name for each in resources if notifies_nobody(each)})
+        silent = {each.name for each in resources if notifies_nobody(each)} if notify != NOBODY else set()
+        _print(report, console, silent)
         if not dry_run:
             require_ours(changes, "--adopt")
             apply(server, changes, lambda change: console.print(f"{DONE[change.action]} {change.kind} {change.name}"))
@@ -201,13 +203,13 @@ def _form(flow: Any) -> Json:
 def silence(wanted: DesiredState, resources: Sequence[Resource]) -> str:
     """That alerts reach nobody, and what to do about it; empty where they reach somebody."""
     silent = [each for each in resources if notifies_nobody(each)]
-    if not silent:
+    if not silent or wanted.profile.notify == NOBODY:
         return ""
     return (
-        f"{len(silent)} alerts tell nobody: the profile {wanted.profile_name} names no `notify`, so that failures and "
-        "missed windows show on the server's pages alone. Make a notification block (`prefect block create "
+        f"nobody is told of failures and missed windows: the profile {wanted.profile_name} names no `notify`, and "
+        f"{len(silent)} alerts show on the server's pages alone. Make a notification block (`prefect block create "
         "slack-webhook` prints the page for it; `prefect block type ls` lists other kinds), and give the profile "
-        "`notify: slack-webhook/NAME` in deployments/profiles.yaml."
+        "`notify: slack-webhook/NAME` in deployments/profiles.yaml; `notify: none` if that is meant."
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 
 from headway.data_contracts.store.documents import Json
@@ -12,11 +13,12 @@ from headway.flows.config.profiles import HousekeepingSpec
 from headway.flows.config.triggers import TriggersSpec
 from headway.flows.deploy import automations
 from headway.flows.deploy.resources import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, TRIALS, WATCH, DesiredState, Resource
-from headway.flows.prefect_api.devices import LIMITS, queue_name
+from headway.flows.prefect_api.devices import queue_name
 from headway.flows.windows.schedules import schedules
+from headway.tasks.core.devices import LIMITS
 
 ENTRYPOINTS = {
-    RETRAIN: "headway.flows.retrain.retrain",
+    RETRAIN: "headway.flows.retrain_flow.retrain",
     TRIALS: "headway.flows.search.trials",
     MOVE_CHAMPION: "headway.flows.champion_flow.move_champion",
     WATCH: "headway.flows.watch.watch",
@@ -194,7 +196,7 @@ def _deployment(
             "tags": sorted(tags),
             "entrypoint": ENTRYPOINTS[flow],
             "parameters": parameters,
-            "parameter_openapi_schema": wanted.forms[flow],
+            "parameter_openapi_schema": _offering(wanted.forms[flow], wanted.pipelines),
             # A wrong form is refused where it is filled in, and not by a run that fails at night.
             "enforce_parameter_schema": True,
             "work_pool_name": profile.pool.name,
@@ -206,3 +208,14 @@ def _deployment(
             "schedules": timetable,
         },
     )
+
+
+def _offering(form: Json, pipelines: Iterable[str]) -> Json:
+    """The form with a list of the pipelines that are deployed, wherever it asks for one."""
+    form = copy.deepcopy(form)
+    for definition in form.get("definitions", {}).values():
+        field = definition.get("properties", {}).get("pipeline")
+        if field is not None and field.get("type") == "string":
+            field["enum"] = [*([""] if field.get("default") == "" else []), *sorted(pipelines)]
+            field.pop("examples", None)
+    return form

@@ -23,8 +23,9 @@ COMMENT = """\
 #   prefect --no-prompt deploy --all --prefect-file deployments/prefect.yaml
 #   prefect worker start --pool POOL
 #
-# `headway deploy PROFILE` makes the same deployments. It also makes the pool, limits, variables and automations, which
-# `prefect deploy` does not know, and removes what is gone from the files. Either may follow the other.
+# `headway deploy PROFILE` makes the same deployments, whose forms list the pipelines. It also makes the pool, limits,
+# variables and automations, which `prefect deploy` does not know, and removes what is gone from the files. Either may
+# follow the other.
 """
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from prefect.context import FlowRunContext
-from prefect.events import emit_event
-
 from headway.flows.console.output import only_shown
+from headway.tasks.core.flow_run import current_flow_run
 
 CHAMPION_MOVED = "headway.champion.moved"
 MODEL = "headway.model"
@@ -14,7 +12,9 @@ MODEL = "headway.model"
 
 def emit_champion_event(model: str, version: str, reason: str) -> None:
     """Nothing outside of a flow run: who moves a champion by a command knows of it."""
-    if FlowRunContext.get() is not None:
+    if current_flow_run() is not None:
+        from prefect.events import emit_event
+
         payload = {"model": model, "version": version, "reason": reason}
         with only_shown("the champion's move"):
             emit_event(event=CHAMPION_MOVED, resource={"prefect.resource.id": f"{MODEL}.{model}"}, payload=payload)

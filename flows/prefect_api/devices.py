@@ -23,12 +23,10 @@ from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem,
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.prefect_api.client import PrefectClient
 from headway.flows.prefect_api.foreign_answers import error_message
-from headway.tasks.core.devices import Devices, UnlimitedDevices
+from headway.tasks.core.devices import LIMITS, Devices, UnlimitedDevices
 from headway.training.launch.base.stop_request import StopRequest
 from headway.training.observe.ledger import Ledger
 
-LIMITS = "HEADWAY_LIMITS"
-"""What the names of a deployment's limits begin with; `headway deploy` sets it."""
 LEASE_S = 60.0
 """The least that Prefect grants."""
 RENEW_S = LEASE_S / 3
@@ -46,7 +44,7 @@ def queue_name(prefix: str, device: str, priority: int) -> str:
 
 
 def devices_of(pipeline: PipelineSpec, ledger: Ledger, stop: StopRequest) -> Devices:
-    """Counted where a deployment says by whom; a command with a server of its own counts nothing."""
+    """Slots of the server's, if there is one to count them."""
     prefix = os.environ.get(LIMITS, "")
     if not (prefix and pipeline.occupies and PREFECT_API_URL.value()):
         return UnlimitedDevices()

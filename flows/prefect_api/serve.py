@@ -24,6 +24,7 @@ from types import FrameType
 
 from headway.data_contracts.store.errors import EXIT_TERMINATED, EnvironmentProblem
 from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.regular_files import open_to_write
 from headway.flows.console.output import print_line, print_lines
 from headway.flows.prefect_api.flow_run_claims import end_killed_flow_runs, killed_flow_runs
 from headway.flows.prefect_api.listeners import require_own_listener
@@ -239,7 +240,7 @@ def running(server: ServerProcess, logs: Path) -> Iterator[subprocess.Popen[byte
     """A server that is gone, with all it started, when the body ends, or soon after this process was killed."""
     token = secrets.token_hex(16)
     with reaped(TOKEN, token, STOP_WITHIN_S, terminate=True):
-        with log_of(server, logs).open("wb") as log:
+        with open_to_write(log_of(server, logs), "wb") as log:
             process = subprocess.Popen(
                 server.command,
                 # uvicorn imports from where it is started, whatever Python was told, and others may write there.

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from headway.data_contracts.rules.contract import load_contract
 from headway.data_contracts.sources.locations import resolve_base_uri
 from headway.data_contracts.sources.reading import read_rows, take_snapshot, unparsable_rows
 from headway.data_contracts.sources.stores import ListedFile, open_store
 from headway.data_contracts.store.digests import sha256_bytes
 from headway.data_contracts.store.documents import Snapshot
 from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.suites.contract_file import read_contract_file
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.data_contracts.tables.file_cache import FileCache
 from headway.data_contracts.tables.source_spec import SourceSpec
@@ -69,7 +69,7 @@ def make_small_project(pipeline: PipelineSpec, file: Path, scratch: Path, *, ste
     """
     folder = scratch / "project"
     folder.mkdir()
-    contract = load_contract(file.parent / pipeline.contract)
+    contract = read_contract_file(file.parent / pipeline.contract).contract
     subset = draw_subset(pipeline.source, file.parent, scratch, contract.texts, contract.quarantined_types)
     for neighbour in file.parent.iterdir():
         if neighbour.suffix == ".py" or (neighbour / "__init__.py").is_file():
@@ -100,7 +100,8 @@ def smaller(pipeline: PipelineSpec, subset: Subset, steps: int = STEPS) -> Pipel
             "shards": _sharded(pipeline.shards, subset),
             "training": training.model_copy(
                 update={
-                    "max_steps": min(steps, training.max_steps),
+                    "max_steps": steps if training.max_epochs else min(steps, training.max_steps),
+                    "max_epochs": None,
                     "start_from": None,
                     "profile": None,
                     "order": order.model_copy(update={"mix": ()}),
@@ -108,7 +109,7 @@ def smaller(pipeline: PipelineSpec, subset: Subset, steps: int = STEPS) -> Pipel
             ),
             "evaluation": pipeline.evaluation.model_copy(
                 # Of a part of the data all that is held out judges: half of it may be nothing.
-                update={"bootstrap_resamples": 100, "xz_baseline": False, "ranking_share": 0.0}
+                update={"bootstrap_resamples": 100, "xz_baseline": False, "trees_baseline": False, "ranking_share": 0.0}
             ),
             "trials": None,
             "registry": pipeline.registry.model_copy(update={"tracking_uri": ""}),

@@ -26,12 +26,13 @@ from headway.flows.rehearse import report as reports
 from headway.flows.rehearse.place import RehearsalPlace, rehearsal_place
 from headway.flows.rehearse.project import TEAMS_OWN, SmallProject, make_small_project
 from headway.flows.rehearse.report import RehearsalReport
-from headway.flows.retrain import retrain
+from headway.flows.retrain_flow import retrain
 from headway.flows.run.session import command_started_unix_s, watchers
 from headway.flows.windows.admission import entered
 from headway.tasks.core.stage_records import newest_record_of
 from headway.tasks.core.stopped import raised_if_stopped
 from headway.tasks.registry import mlflow_store
+from headway.training.config.shards import TRAIN
 from headway.training.observe.ledger import Event, Listener, read_events
 
 LAST_LINES = 5
@@ -51,7 +52,7 @@ class RehearsalRunner:
         self._events: list[Event] = []
         self._attempts: dict[Path, list[Event]] = {}
         """What each rank wrote down, by its spool."""
-        self._shard_bytes = 0
+        self._shard_bytes = self._num_rows = 0
 
     def run(self, on_report: Callable[[RehearsalReport], object]) -> None:
         """Rehearse, clean up, and tell.
@@ -112,6 +113,7 @@ class RehearsalRunner:
             self._attempts[spool] = read_events(spool)
         for name in workspace.names(f"documents/{ShardManifest.kind}"):
             manifest = json.loads(workspace.read(f"documents/{ShardManifest.kind}/{name}"))
+            self._num_rows = sum(int(group["num_rows"]) for group in manifest["groups"] if group["split"] == TRAIN)
             self._shard_bytes = sum(
                 int(shard["file"]["size_bytes"]) for group in manifest["groups"] for shard in group["shards"]
             )
@@ -131,10 +133,11 @@ class RehearsalRunner:
         every = [event for events in leaders for event in events]
         step_s, checkpoint = reports.warm_step_s(steps), reports.checkpoint_cost(every)
         rehearsed, share = reports.of_stage(self._events), project.subset.share
+        training = pipeline.training.for_rows(round(self._num_rows / share))
         trained_s = sum(float(event["duration_s"]) for event in every if event["event"] in ("step", "checkpoint"))
         launches = max(1, len(leaders))
         training_s = reports.real_training_s(
-            pipeline.training,
+            training,
             launch_s=rehearsed.get("launch", 0.0) / launches,
             trained_s=trained_s / launches,
             step_s=step_s,
@@ -148,7 +151,7 @@ class RehearsalRunner:
             training_s=training_s,
         )
         needed = reports.needed_bytes(
-            pipeline.training, shard_bytes=self._shard_bytes, share=share, step_s=step_s, checkpoint=checkpoint
+            training, shard_bytes=self._shard_bytes, share=share, step_s=step_s, checkpoint=checkpoint
         )
         free = shutil.disk_usage(workspace.local_root if workspace.local_root.exists() else Path.cwd()).free
         known = [cost.real_s for cost in costs]
@@ -165,7 +168,7 @@ class RehearsalRunner:
             share=share,
             excluded=list(project.excluded),
             steps=project.steps,
-            real_steps=pipeline.training.max_steps,
+            real_steps=training.max_steps,
             wall_s=wall_s,
             stages=costs,
             step_s=step_s,

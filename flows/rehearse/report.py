@@ -14,7 +14,7 @@ from headway.data_contracts.types.report_text import count
 from headway.flows.console.console import headed, plain_console, print_table
 from headway.flows.show.calendar import span
 from headway.tasks.core.stage_records import STAGES
-from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.checkpoints import CheckpointSpec, most_kept
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.observe.ledger import Event
 
@@ -122,12 +122,6 @@ def num_checkpoints(spec: CheckpointSpec, *, max_steps: int, step_s: float) -> i
     return max(1, by_steps, by_time)
 
 
-def num_kept(spec: CheckpointSpec, *, max_steps: int, num_saved: int) -> int:
-    """How many lie beside each other at most, the one that is being written included."""
-    apart = 0 if spec.keep_every_steps is None else max_steps // spec.keep_every_steps
-    return min(num_saved, spec.keep_last + spec.keep_best + apart) + 1
-
-
 def stage_costs(
     rehearsed: Mapping[str, float],
     before: Mapping[str, float],
@@ -191,7 +185,7 @@ def needed_bytes(
         return None
     spec, max_steps = training.checkpoints, training.max_steps
     saved = num_checkpoints(spec, max_steps=max_steps, step_s=step_s)
-    kept = num_kept(spec, max_steps=max_steps, num_saved=saved)
+    kept = most_kept(spec, max_steps=max_steps, num_saved=saved)
     return round(shard_bytes / share) + kept * checkpoint.size_bytes
 
 

@@ -6,12 +6,10 @@ import logging
 import time
 from collections import defaultdict
 
-from prefect.context import FlowRunContext
-from prefect.logging import get_run_logger
-
 from headway.data_contracts.store.errors import HeadwayError
 from headway.flows.report.failure_card import FailureCard, markdown
 from headway.flows.report.terminal import Rate, notice_line, step_line
+from headway.tasks.core.flow_run import current_flow_run
 from headway.training.observe.ledger import Event, Listener
 
 STEP_EVERY_S = 60.0
@@ -39,7 +37,7 @@ WITHOUT_TRACEBACK = WithoutTraceback()
 
 def run_log() -> tuple[Listener, ...]:
     """None outside of a flow run."""
-    if FlowRunContext.get() is None:
+    if current_flow_run() is None:
         return ()
     for name in OF_PREFECT:
         logging.getLogger(name).addFilter(WITHOUT_TRACEBACK)
@@ -50,6 +48,8 @@ class RunLog:
     """A ledger listener."""
 
     def __init__(self) -> None:
+        from prefect.logging import get_run_logger
+
         self._log, self._rates, self._logged_s = get_run_logger(), defaultdict[str, Rate](Rate), 0.0
 
     def __call__(self, event: Event) -> None:

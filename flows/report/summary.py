@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from prefect import State
-from prefect.states import Completed
 from pydantic import BaseModel
 
 from headway.data_contracts.store import plain_text, refs
 from headway.data_contracts.store.documents import EvaluationReport, Link
+from headway.data_contracts.types.notebook_card import notebook_card
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.console.commands import command_name, workspace_option
 from headway.flows.report.time_account import TimeAccount, account
@@ -21,10 +21,14 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.pages import contract_page, evaluation_page
 from headway.tasks.registry import model_refs
 from headway.tasks.registry.champion import RegistrationOutcome
+from headway.tasks.registry.evaluation_report import leaderboard
 from headway.tasks.registry.model_card import card_path
 from headway.tasks.registry.track import SUMMARY
 from headway.training.observe.ledger import Event, SpoolTail, read_events
 from headway.training.observe.step_summary import StepSummary
+
+if TYPE_CHECKING:
+    from prefect import State
 
 AWAITING_APPROVAL = "AwaitingApproval"
 """Name of the state that a retrain completes in when a person is to decide about its model."""
@@ -46,10 +50,14 @@ class RetrainSummary(BaseModel):
     value: float
     low: float
     high: float
+    num_examples: int = 0
+    """Held-out examples behind these figures."""
     other_metrics: dict[str, float]
     """Figures of the same examples that decide nothing."""
     champion_value: float | None
     baselines: dict[str, float]
+    leaderboard: list[str] = []
+    """All that was scored on these examples, the best first: name and figure, with its interval where there is one."""
     registration: str
     stages_found: list[str]
     stages_run: list[str]
@@ -68,6 +76,30 @@ class RetrainSummary(BaseModel):
     """Digest of the report that it was evaluated by."""
     steps: StepSummary | None = None
     """Of rank 0, where this flow run trained."""
+
+    def _repr_html_(self) -> str:
+        """For a notebook."""
+        rivals = {**self.baselines, **({} if self.champion_value is None else {"champion": self.champion_value})}
+        beside = ", ".join(f"{name} {value:.4g}" for name, value in rivals.items())
+        interval = f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
+        return notebook_card(
+            title(self),
+            verdict=champion_outcome(self),
+            kind="good" if self.is_champion else "open" if self.version else "bad",
+            facts={
+                self.metric: f"{interval} on {self.num_examples:,} held-out examples" + f"; {beside}" * bool(beside),
+                "also": ", ".join(f"{name} {value:.4g}" for name, value in self.other_metrics.items()),
+                "why": self.reason,
+                "asked for by": self.note,
+                "bits": inexact_line(self),
+                "steps": "" if self.steps is None else self.steps.line(),
+                "made": ", ".join(self.stages_run),
+                "found": ", ".join(self.stages_found),
+                "took": f"{self.wall_s:,.1f} s",
+                "prove it": proof_command(self) if self.version else "",
+            },
+            links=self.reports,
+        )
 
 
 def summarise(
@@ -100,9 +132,11 @@ def summarise(
         value=own.value,
         low=own.low,
         high=own.high,
+        num_examples=report.num_examples,
         other_metrics={name: each.value for name, each in report.metrics.items() if name != report.metric},
         champion_value=report.comparison.champion_value if report.comparison is not None else None,
         baselines=report.baselines,
+        leaderboard=[f"{each.name} {each.text}" for each in leaderboard(report, "champion")],
         registration=outcome.registration.sha256,
         waits=outcome.waits,
         evaluation=evaluation.sha256,
@@ -176,6 +210,8 @@ def as_state(summary: RetrainSummary) -> RetrainSummary | State[RetrainSummary]:
     """What a flow returns: where a person has to decide, a state whose name says so. Nothing runs while it waits."""
     if not summary.waits:
         return summary
+    from prefect.states import Completed
+
     return Completed(name=AWAITING_APPROVAL, message=f"{title(summary)} {summary.reason}", data=summary)
 
 
@@ -184,17 +220,23 @@ def inexact_line(summary: RetrainSummary) -> str:
     return f"not to the bit an undisturbed run: {summary.inexact}" if summary.inexact else ""
 
 
+def best_first(summary: RetrainSummary) -> str:
+    return "Best first: " + ", ".join(summary.leaderboard)
+
+
 def markdown(summary: RetrainSummary) -> str:
-    beside = {**summary.other_metrics, **summary.baselines}
     steps = "" if summary.steps is None else f"{plain_text.markdown(summary.steps.line())}\n\n"
-    figures = plain_text.markdown(", ".join(f"{name} {value:.4f}" for name, value in beside.items()))
+    figures = plain_text.markdown(", ".join(f"{name} {value:.4f}" for name, value in summary.other_metrics.items()))
     head = plain_text.markdown(f"{title(summary)}: {champion_outcome(summary)}")
     metric = plain_text.markdown(summary.metric)
     asked = f"Asked for by: {plain_text.markdown(summary.note)}\n\n" if summary.note else ""
     inexact = f"{plain_text.markdown(line)}\n\n" if (line := inexact_line(summary)) else ""
+    standing = f"{plain_text.markdown(best_first(summary))}\n\n" if summary.leaderboard else ""
     return (
         f"## {head}\n\n"
-        f"{metric} **{summary.value:.4f}** [{summary.low:.4f}, {summary.high:.4f}] ({figures})\n\n"
+        f"{metric} **{summary.value:.4f}** [{summary.low:.4f}, {summary.high:.4f}] on {summary.num_examples:,} "
+        f"held-out examples{f' ({figures})' if figures else ''}\n\n"
+        f"{standing}"
         f"{plain_text.markdown(summary.reason)}\n\n"
         f"{asked}"
         f"{inexact}"

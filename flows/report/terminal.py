@@ -11,11 +11,9 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, TextIO
 
-from rich.table import Table
-from rich.text import Text
-
 from headway.data_contracts.store import plain_text
-from headway.flows.console.console import headed, plain_console, print_table
+from headway.data_contracts.types.report_text import count
+from headway.flows.console.console import headed, plain_console
 from headway.flows.console.output import print_json
 from headway.training.observe.ledger import Event
 
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from headway.flows.report.summary import RetrainSummary
 
 PLAIN_STEP_EVERY_S = 5.0
+SHOWN_PARTS = 5
 STAGE_WIDTH = 10
 
 NOTICES = {
@@ -174,6 +173,8 @@ class Terminal:
         console.print(headed(title(summary), f": {champion_outcome(summary)}"))
         console.print(f"  {summary.reason}")
         console.print(f"  {comparison_line(summary)}")
+        if summary.leaderboard:
+            console.print(f"  best first {'   '.join(summary.leaderboard)}")
         if summary.note:
             console.print(f"  asked for  {summary.note}")
         if line := inexact_line(summary):
@@ -185,29 +186,26 @@ class Terminal:
         console.print(f"  ledger     {summary.logs}")
         if summary.version:
             console.print(f"  prove it   {proof_command(summary)}")
-        print_table(console, time_table(summary))
+        console.print(f"  time       {time_line(summary)}")
 
 
 def comparison_line(summary: RetrainSummary) -> str:
     figures = [f"{summary.metric} {summary.value:.4f} [{summary.low:.4f}, {summary.high:.4f}]"]
     if summary.champion_value is not None:
         figures.append(f"champion {summary.champion_value:.4f}")
-    beside = {**summary.other_metrics, **summary.baselines}
-    return "   ".join([*figures, *(f"{name} {value:.4f}" for name, value in beside.items())])
+    figures += [f"{name} {value:.4f}" for name, value in summary.other_metrics.items()]
+    return "   ".join([*figures, f"on {count(summary.num_examples, 'held-out example')}"])
 
 
-def time_table(summary: RetrainSummary) -> Table:
-    table = Table(box=None, padding=(0, 2), show_header=False)
-    shown = {name: seconds for name, seconds in summary.time_s.items() if seconds >= 0.005 * summary.wall_s}
-    rest = summary.wall_s - sum(shown.values())
-    for name, seconds in shown.items():
-        table.add_row(name, f"{seconds:.1f} s", f"{100 * seconds / summary.wall_s:.1f} %")
-    if rest > 0.05:
-        table.add_row("the rest, each under 0.5 %", f"{rest:.1f} s", f"{100 * rest / summary.wall_s:.1f} %")
-    table.add_row(
-        Text("wall", style="bold"), f"{summary.wall_s:.1f} s", f"unattributed {100 * summary.unattributed_ratio:.2f} %"
+def time_line(summary: RetrainSummary) -> str:
+    """What took longest; all of it is in `summary.json` beside the ledger, and a table artifact in Prefect."""
+    largest = sorted(summary.time_s.items(), key=lambda part: -part[1])[:SHOWN_PARTS]
+    shown = {name: seconds / summary.wall_s for name, seconds in largest if seconds >= 0.01 * summary.wall_s}
+    rest = 1 - sum(shown.values())
+    parts = [f"{name} {ratio:.0%}" for name, ratio in shown.items()] + (
+        [f"the rest {rest:.0%}"] if rest >= 0.005 else []
     )
-    return table
+    return f"{summary.wall_s:.1f} s: {', '.join(parts)}"
 
 
 class JsonLines:

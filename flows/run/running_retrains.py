@@ -16,8 +16,10 @@ from pydantic import BaseModel
 from headway.data_contracts.store.places import all_named, entries
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.regular_files import open_regular
+from headway.data_contracts.types.report_text import length
 from headway.tasks.core.run_progress import read_progress
 from headway.tasks.core.stage_records import STAGES
+from headway.training.checkpoint.layout import MANIFEST_NAME, committed_steps
 from headway.training.launch.base.launcher import Handle
 from headway.training.launch.base.process_tree import ALREADY_DEAD, process_state, processes_with
 from headway.training.launch.base.protocol import TOKEN, AttemptFiles, read_json
@@ -68,8 +70,14 @@ class RunningRetrain(BaseModel):
     max_attempts: int | None = None
     step: int | None = None
     max_steps: int | None = None
+    step_s: float | None = None
+    """Wall time a step, over the newest of them."""
     eta_s: float | None = None
-    """Seconds to the last step, at the pace of the newest ones."""
+    """Seconds to the last step, at that pace."""
+    checkpoint_step: int | None = None
+    """Of the newest checkpoint; it is verified before anything resumes from it."""
+    checkpoint_unix_s: float | None = None
+    """When it was complete."""
     ranks: list[RankStatus] = []
     problems: list[ProcessProblem] = []
 
@@ -147,8 +155,19 @@ def _progress(folder: Path, flow_run: str, run: Event) -> dict[str, object]:
         "max_attempts": run.get("max_attempts"),
         "step": progress.step,
         "max_steps": max_steps,
+        "step_s": progress.step_s,
+        **_newest_checkpoint(folder / "checkpoints"),
         "eta_s": None if max_steps is None else progress.eta_s(int(max_steps), time.time()),
     }
+
+
+def _newest_checkpoint(checkpoints: Path) -> dict[str, object]:
+    # It may expire while we look.
+    with contextlib.suppress(OSError):
+        if step := max(committed_steps(checkpoints), default=None):
+            written = (checkpoints / f"step-{step:08d}" / MANIFEST_NAME).stat().st_mtime
+            return {"checkpoint_step": step, "checkpoint_unix_s": written}
+    return {}
 
 
 def _newest_attempt(folder: Path) -> AttemptFiles | None:
@@ -235,24 +254,19 @@ def words(retrain: RunningRetrain, now_unix_s: float) -> dict[str, str]:
     of = "" if retrain.max_attempts is None else f" of {retrain.max_attempts}"
     total = "" if retrain.max_steps is None else f" of {retrain.max_steps:,}"
     signs = (f"rank {each.rank} {max(now_unix_s - each.last_sign_unix_s, 0):,.0f} s ago" for each in retrain.ranks)
+    pace = f", {1 / retrain.step_s:,.2g} steps/s" if retrain.step_s else ""
+    checkpoint = "none yet" if retrain.stage == "launch" and retrain.step is not None else ""
+    if retrain.checkpoint_unix_s is not None:
+        checkpoint = f"step {retrain.checkpoint_step:,}, {length(now_unix_s - retrain.checkpoint_unix_s)} ago"
     return {
         "stage": f"{retrain.stage or 'between two stages'}, for {length(for_s)}",
         "waits": retrain.waits,
         "run": retrain.run,
         "attempt": "" if retrain.attempt is None else f"{retrain.attempt}{of}",
-        "step": "" if retrain.step is None else f"{retrain.step:,}{total}",
+        "step": "" if retrain.step is None else f"{retrain.step:,}{total}{pace}",
+        "checkpoint": checkpoint,
         "ETA": "" if retrain.eta_s is None else f"training ends in {length(retrain.eta_s)}",
         "ranks": ("last sign of life of " + ", ".join(signs)) if retrain.ranks else "",
         "flow": f"pid {retrain.pid}, flow run {retrain.flow_run}",
         "TROUBLE": " ".join(f"{problem.what} {problem.advice}" for problem in retrain.problems),
     }
-
-
-def length(seconds: float) -> str:
-    """Such as 42 s, 3 min 10 s, 2 h 5 min."""
-    whole = round(max(seconds, 0.0))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

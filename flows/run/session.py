@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import time
 import uuid
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
-
-from prefect.runtime import flow_run
 
 from headway.data_contracts.store.errors import DataError, HeadwayError, IntegrityError, RunStopped
 from headway.data_contracts.store.full_disk import naming_a_full_disk
@@ -22,28 +21,32 @@ from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.flows.config.pipeline_file import pipeline_file
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.request import RetrainRequest, TrainingRequest
-from headway.flows.prefect_api.concurrency_lease import keep_running
-from headway.flows.prefect_api.devices import devices_of
 from headway.flows.prefect_api.worker_watchdog import ended_with_worker
 from headway.flows.report.failure_facts import BRIEFLY, failure_card
 from headway.flows.report.run_log import run_log
 from headway.flows.run.running_retrains import start_ticks
 from headway.tasks.core.context import RunContext
+from headway.tasks.core.devices import LIMITS, Devices, UnlimitedDevices
+from headway.tasks.core.flow_run import current_flow_run
 from headway.tasks.ownership.current_run import recording_the_end
 from headway.training.launch.base.stop_request import StopRequest
+from headway.training.launch.node.forked_guards import forking
 from headway.training.observe.ledger import Ledger, Listener
 
 watchers: ContextVar[tuple[Listener, ...]] = ContextVar("watchers", default=())
 """Who sees every event of the flow run as it happens: the terminal, a test."""
 command_started_unix_s: ContextVar[float | None] = ContextVar("command_started_unix_s", default=None)
 """When the command was started, so that imports and Prefect's own start are accounted for too."""
-keep_running()  # as the module is imported: Prefect loads a flow, and then takes up its slot
 WORKER_LOST = "the worker that started this flow is gone; what was finished is kept, and the next run resumes."
 
 
 @contextlib.contextmanager
-def session(request: TrainingRequest) -> Iterator[tuple[RunContext, PipelineSpec]]:
+def session(request: TrainingRequest, *, finds_only: bool = False) -> Iterator[tuple[RunContext, PipelineSpec]]:
     """Everything a flow run needs, from its request.
+
+    Args:
+        finds_only: whether the first stage that is not found ends it, as if it had never begun: without a ledger,
+            a card or a word in the pipeline's history.
 
     Raises:
         ConfigError: the pipeline file.
@@ -59,10 +62,11 @@ def session(request: TrainingRequest) -> Iterator[tuple[RunContext, PipelineSpec
         # Before anything is looked up: what a flow run at work may have found is not cleaned away.
         at_work_in(workspace.local_root, workspace.local_path("sessions")) as claim,
         _present(workspace, claim),
-        _ledger(request, stop, pipeline, workspace, started_unix_s) as (identity, ledger),
+        _ledger(request, stop, pipeline, workspace, started_unix_s, finds_only) as (identity, ledger),
         scratch_folder("headway-") as scratch,
         naming_a_full_disk(str(workspace.local_root), str(scratch.parent)),  # while what fills it is still there
         _digests(workspace) as digests,
+        forking(),
         ended_with_worker(lambda: ledger.event("worker.lost", message=WORKER_LOST)),
     ):
         ledger.elapsed("start", started_unix_s)
@@ -75,22 +79,24 @@ def session(request: TrainingRequest) -> Iterator[tuple[RunContext, PipelineSpec
             scratch=scratch,
             budget_scope=identity,
             started_unix_s=started_unix_s,
-            devices=devices_of(pipeline, ledger, stop),
+            devices=_devices(pipeline, ledger, stop),
             may_promote=request.may_promote,
             may_register=request.may_register,
             stop=stop,
             continued_by=request.command,
             wait_s=request.wait_s if isinstance(request, RetrainRequest) else None,
+            finds_only=finds_only,
         )
         starving_after = None if pipeline.windows is None else pipeline.windows.starving_after
         # Trials are nobody's current run: what a retrain left to be resumed is not for them to end.
-        is_retrain = isinstance(request, RetrainRequest)
-        recording = recording_the_end(context, starving_after) if is_retrain else contextlib.nullcontext()
+        is_recorded = isinstance(request, RetrainRequest) and not finds_only
+        recording = recording_the_end(context, starving_after) if is_recorded else contextlib.nullcontext()
+        card = contextlib.nullcontext() if finds_only else failure_card(context, request, pipeline)
         with (
             # Left from the last to the first: what a lost workspace led to has its name before the card is written.
             context.owned.held,
             recording,
-            failure_card(context, request, pipeline),
+            card,
             _naming_a_lost_workspace(workspace),
         ):
             try:
@@ -101,12 +107,18 @@ def session(request: TrainingRequest) -> Iterator[tuple[RunContext, PipelineSpec
 
 @contextlib.contextmanager
 def _ledger(
-    request: TrainingRequest, stop: StopRequest, pipeline: PipelineSpec, workspace: Workspace, started_unix_s: float
+    request: TrainingRequest,
+    stop: StopRequest,
+    pipeline: PipelineSpec,
+    workspace: Workspace,
+    started_unix_s: float,
+    finds_only: bool,
 ) -> Iterator[tuple[str, Ledger]]:
     """The flow run's identity and its ledger, from the first event to the last."""
-    identity = str(flow_run.id or uuid.uuid4())
+    flow_run = current_flow_run()
+    identity = str(uuid.uuid4() if flow_run is None else flow_run.id)
     with (
-        _published_at_the_end(workspace, identity),
+        _discarded_unless_it_ends(workspace, identity) if finds_only else _published_at_the_end(workspace, identity),
         contextlib.closing(Ledger(ledger_spool(workspace, identity), process="flow", flow_run=identity)) as ledger,
     ):
         ledger.listeners.extend((*watchers.get(), *run_log()))
@@ -135,9 +147,33 @@ def _published_at_the_end(workspace: Workspace, identity: str) -> Iterator[None]
     try:
         yield
     finally:
-        # The ledger is a copy there: a store that is away must not make a finished retrain fail.
-        with contextlib.suppress(OSError, HeadwayError):
-            Workspace(workspace.uri, BRIEFLY).publish_tree(f"ledger/{identity}")
+        _publish_ledger(workspace, identity)
+
+
+def _publish_ledger(workspace: Workspace, identity: str) -> None:
+    # The ledger is a copy there: a store that is away must not make a finished retrain fail.
+    with contextlib.suppress(OSError, HeadwayError):
+        Workspace(workspace.uri, BRIEFLY).publish_tree(f"ledger/{identity}")
+
+
+@contextlib.contextmanager
+def _discarded_unless_it_ends(workspace: Workspace, identity: str) -> Iterator[None]:
+    """The ledger of a flow run that only finds: the one that makes what was missing writes its own."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(ledger_spool(workspace, identity).parent, ignore_errors=True)
+        raise
+    _publish_ledger(workspace, identity)
+
+
+def _devices(pipeline: PipelineSpec, ledger: Ledger, stop: StopRequest) -> Devices:
+    """Counted where a deployment says by whom; a command with a server of its own counts nothing."""
+    if not (pipeline.occupies and os.environ.get(LIMITS)):
+        return UnlimitedDevices()
+    from headway.flows.prefect_api.devices import devices_of
+
+    return devices_of(pipeline, ledger, stop)
 
 
 @contextlib.contextmanager

@@ -148,7 +148,7 @@ def _entry(
 
 def _next_run(pipeline: Pipeline, now: datetime.datetime, until: datetime.datetime) -> NextRun:
     try:
-        expected = estimate(pipeline.request, pipeline.spec.training.max_steps)
+        expected = estimate(pipeline.request)
     except HeadwayError as error:
         return NextRun(sentence=f"When the next run will be done is not known: {error}")
     return predict(pipeline.timetable, expected, now, until)

@@ -23,20 +23,20 @@ class Estimate(NamedTuple):
     """Seconds of one training step, with what checkpoints kept it waiting; None where no step is on record."""
 
 
-def estimate(request: TrainingRequest, max_steps: int) -> Estimate:
+def estimate(request: TrainingRequest) -> Estimate:
     """Raises what would refuse the retrain."""
     plan = make_plan(request)
     step_s = measured_step_s(Workspace(request.workspace), plan.pipeline)
-    return from_plan(plan, step_s, max_steps)
+    return from_plan(plan, step_s)
 
 
-def from_plan(plan: Plan, step_s: float | None, max_steps: int) -> Estimate:
+def from_plan(plan: Plan, step_s: float | None) -> Estimate:
     """Training takes its remaining steps, if one was measured, and else what it took as a whole the last time."""
     work, never_ran = [], []
     for stage in plan.stages:
         if stage.state == "found":
             continue
-        duration_s = stage.expected_s if stage.stage != "launch" else _training_s(stage, step_s, max_steps)
+        duration_s = stage.expected_s if stage.stage != "launch" else _training_s(stage, step_s, plan.max_steps)
         if duration_s is None:
             never_ran.append(stage.stage)
         else:
@@ -44,8 +44,8 @@ def from_plan(plan: Plan, step_s: float | None, max_steps: int) -> Estimate:
     return Estimate(work, never_ran, step_s)
 
 
-def _training_s(stage: Outlook, step_s: float | None, max_steps: int) -> float | None:
-    return stage.expected_s if step_s is None else step_s * (max_steps - (stage.from_step or 0))
+def _training_s(stage: Outlook, step_s: float | None, max_steps: int | None) -> float | None:
+    return stage.expected_s if step_s is None or max_steps is None else step_s * (max_steps - (stage.from_step or 0))
 
 
 def measured_step_s(workspace: Workspace, pipeline: str) -> float | None:

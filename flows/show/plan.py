@@ -7,9 +7,10 @@ import contextlib
 from pydantic import BaseModel
 from rich.table import Table
 
-from headway.data_contracts.rules.contract import load_contract
+from headway.data_contracts.store.documents import Snapshot
 from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.suites.contract_file import read_contract_file, using_contract_files
 from headway.data_contracts.types.report_text import count
 from headway.flows.config.first_step import synthetic_shape
 from headway.flows.config.pipeline_spec import PipelineSpec
@@ -22,8 +23,9 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.outlook import Outlook
 from headway.tasks.ownership.pipeline_history import Hold
 from headway.tasks.stages import evaluate, launch, register, shard, snapshot, validate, verify
-from headway.training.config.encoder_specs import CustomEncoderSpec
+from headway.training.config.encoder_specs import CustomEncoderSpec, ImageEncoderSpec, TabularEncoderSpec
 from headway.training.config.shapes import DataShape, TokenShape
+from headway.training.config.training_spec import TrainingSpec
 from headway.training.frozen.code_archive import encoder_code
 from headway.training.programs.rehearsal import RehearsalRequest, RehearsalResult, rehearse
 
@@ -35,6 +37,8 @@ class Plan(BaseModel):
     size_bytes: int
     stages: list[Outlook]
     batch: str
+    max_steps: int | None = None
+    """Steps of training; None: they are counted by rows, of which nobody knows how many there will be."""
     length: str = ""
     """Steps in tokens or examples, and in epochs once rows are counted."""
     rates: str
@@ -54,6 +58,7 @@ class Plan(BaseModel):
     """Who lets no retrain of it begin; None: nobody."""
 
 
+@using_contract_files()
 def make_plan(request: TrainingRequest, *, may_rehearse: bool = False) -> Plan:
     """Look every key up that can be known now, reading the source but writing nothing of the pipeline's.
 
@@ -75,19 +80,21 @@ def make_plan(request: TrainingRequest, *, may_rehearse: bool = False) -> Plan:
 
 
 def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Plan:
-    source, training = pipeline.source, pipeline.training
+    source = pipeline.source
     taken = snapshot.take(context, pipeline.contract, source)
     files = snapshot.outlook(context, source, taken)
     validated = validate.outlook(context, pipeline.contract, source, taken, pipeline.shards)
     sharded = shard.outlook(context, pipeline.shards, source, taken, validated.document)
+    training = _counted(pipeline, taken, sharded.num_rows)
     trained = launch.outlook(context, training, sharded.document)
     verified = verify.outlook(context, trained.document)
     evaluated = evaluate.outlook(context, pipeline.evaluation, pipeline.registry, sharded.document, verified.document)
     registered = register.outlook(context, pipeline.registry, verified.document)
     is_unknown = trained.state != "found" and trained.expected_s is None
     rehearsal = _rehearsal(context, pipeline, sharded.shape) if may_rehearse and is_unknown else None
-    if rehearsal is not None:
-        detail, expected_s = "as rehearsed, without exchange and saving", rehearsal.step_s * training.max_steps
+    max_steps = training.max_steps if training.max_epochs is None else None
+    if rehearsal is not None and max_steps is not None:
+        detail, expected_s = "as rehearsed, without exchange and saving", rehearsal.step_s * max_steps
         trained = trained.model_copy(update={"detail": detail, "expected_s": expected_s})
     planned = [files, validated, sharded, trained, verified, evaluated, registered]
     costs = [stage.expected_s for stage in planned if stage.state != "found"]
@@ -103,7 +110,8 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
         size_bytes=taken.size_bytes,
         stages=planned,
         batch=lines.batch,
-        length=lines.length,
+        max_steps=max_steps,
+        length=lines.length if sharded.num_rows is not None else _likely_length(pipeline, max_steps) or lines.length,
         rates=lines.rates,
         groups=list(rehearsal.groups) if rehearsal else [str(group) for group in training.optimizer.groups],
         held=shown_hold(context.workspace, pipeline.pipeline),
@@ -115,10 +123,26 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
     )
 
 
+def _counted(pipeline: PipelineSpec, taken: Snapshot, num_rows: int | None) -> TrainingSpec:
+    """Training with its length in steps, where rows are counted or a row of the source becomes one of the shards."""
+    if num_rows is None and isinstance(pipeline.shards.encoder, TabularEncoderSpec | ImageEncoderSpec):
+        share = 1 - pipeline.shards.heldout_fraction if pipeline.shards.split is None else 1
+        num_rows = round(taken.num_rows * share)
+    return pipeline.training if num_rows is None else pipeline.training.for_rows(num_rows)
+
+
+def _likely_length(pipeline: PipelineSpec, max_steps: int | None) -> str:
+    """In epochs and the steps that they come to before a row was counted; empty where the file says steps."""
+    epochs = pipeline.training.max_epochs
+    return "" if epochs is None or max_steps is None else f"{epochs:g} epochs, about {max_steps:,} steps"
+
+
 def _likely_shape(context: RunContext, pipeline: PipelineSpec) -> DataShape | None:
     """Of made-up rows, which the preflight has encoded already."""
     own = encoder_code(pipeline.shards.encoder, (str(context.base),))
-    return None if own is None else synthetic_shape(pipeline, load_contract(context.base / pipeline.contract), own)
+    if own is None:
+        return None
+    return synthetic_shape(pipeline, read_contract_file(context.base / pipeline.contract).contract, own)
 
 
 def _context_tokens(context: RunContext, pipeline: PipelineSpec, shape: DataShape | None) -> int | None:
@@ -130,7 +154,7 @@ def _context_tokens(context: RunContext, pipeline: PipelineSpec, shape: DataShap
 
 
 def _rehearsal(context: RunContext, pipeline: PipelineSpec, shape: DataShape | None) -> RehearsalResult | None:
-    if shape is None:
+    if shape is None or pipeline.training.grows_trees:
         return None
     request = RehearsalRequest(training=pipeline.training, shape=shape, world_size=pipeline.launch.world_size)
     return rehearse(request, search_path=(str(context.base),))
@@ -139,6 +163,8 @@ def _rehearsal(context: RunContext, pipeline: PipelineSpec, shape: DataShape | N
 def _why_unknown(pipeline: PipelineSpec, shape: DataShape | None, *, may_be_rehearsed: bool) -> str:
     if not may_be_rehearsed:
         return "not known: no checkpoint of a run of this pipeline is on record"
+    if pipeline.training.grows_trees:
+        return "not known before a first run: trees hold all training rows at once, and no step of them is rehearsed"
     if shape is not None:
         return "not known before a first run or a rehearsal"
     kind = pipeline.shards.encoder.kind

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import shlex
+import shutil
+import sys
 import textwrap
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Never
 
 from pydantic import BaseModel
 from rich.console import Console
@@ -25,6 +28,7 @@ from headway.flows.console.console import headed, plain_console
 from headway.flows.run.running_retrains import RunningRetrain, read_running, words
 from headway.flows.windows.holds import shown_hold
 from headway.tasks.core import lease_records
+from headway.tasks.core.run_progress import read_progress
 from headway.tasks.ownership.pipeline_history import (
     PIPELINES,
     FailedRetrain,
@@ -38,7 +42,7 @@ from headway.training.checkpoint.layout import RESULT_NAME, committed_steps, ste
 from headway.training.engine import profiling
 from headway.training.launch.base import run_lock, stop_request
 from headway.training.launch.base.retry_budget import RECORDS_NAME, AttemptRecord, AttemptRecords
-from headway.training.observe.ledger import Event, SpoolTail
+from headway.training.observe.ledger import SpoolTail
 
 DOCUMENT = re.compile(r"([0-9a-f]{64})\.json")
 COPIED = ("card", "resume")
@@ -186,7 +190,7 @@ def _run(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus
         is_running=owner is not None,
         owner=owner or "",
         is_remote=there is not None,
-        step=max([*(int(event["step"]) for event in _steps(folder)), *kept], default=None),
+        step=max([*filter(None, [read_progress(folder).step]), *kept], default=None),
         num_checkpoints=len(kept),
         checkpoint_step=max(kept, default=None),
         finished=finished,
@@ -225,12 +229,6 @@ def _pipeline(workspace: Workspace, run: Sha256 | None) -> str:
     with contextlib.suppress(IntegrityError):
         return "" if run is None else workspace.load(Link(kind=RunSpec.kind, sha256=run), RunSpec).pipeline
     return ""
-
-
-def _steps(folder: Path) -> Iterator[Event]:
-    written = (attempt / "ledger" / "rank-0.jsonl" for attempt in entries(folder / "attempts"))
-    spools = [spool for spool in written if spool.exists()]
-    return (event for spool in spools[-1:] for event in SpoolTail(spool).stream() if event["event"] == "step")
 
 
 def runs_named(status: Status, name: str) -> list[RunStatus]:
@@ -331,6 +329,29 @@ def print_status(status: Status, console: Console | None = None) -> None:
         state = "STARVING" if pipeline.starving else "resumes in its next window"
         console.print()
         _print_entry(console, f"{pipeline.pipeline}  {state}", {"windows": f"{pipeline.what}."})
+
+
+WATCH_S = 2.0
+CLEAR = "\x1b[H\x1b[J"
+
+
+def watch(workspace_uri: str) -> Never:
+    """Show the status anew every two seconds, in place, until Ctrl-C.
+
+    Raises:
+        ConfigError: standard output is no terminal.
+    """
+    if not sys.stdout.isatty():
+        advice = "Without --watch it is printed once; --json and --metrics are for programs."
+        raise ConfigError("needs a terminal.", where="--watch", advice=advice)
+    while True:
+        page = io.StringIO()
+        # Made whole before anything is cleared, so that it does not flicker.
+        print_status(read_status(workspace_uri), plain_console(page, width=shutil.get_terminal_size().columns))
+        when = time.strftime("%H:%M:%S")
+        sys.stdout.write(f"{CLEAR}{page.getvalue()}\n{when}, every {WATCH_S:g} s; Ctrl-C ends this view, not the run\n")
+        sys.stdout.flush()
+        time.sleep(WATCH_S)
 
 
 def _model_facts(model: ModelStatus) -> dict[str, str]:

@@ -10,9 +10,10 @@ from headway.data_contracts.store.digests import sha256_file
 from headway.data_contracts.store.documents import Link, Snapshot
 from headway.data_contracts.store.errors import ConfigError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
-from headway.flows.config.pipeline_spec import load_pipeline, pipeline_files
+from headway.flows.config.pipeline_spec import load_pipeline
 from headway.flows.console.environment import project_folder
 from headway.flows.console.output import print_json, print_line
+from headway.flows.console.pipeline_names import pipeline_files
 from headway.tasks.prove.prove import OUTSIDE, UNSIGNED, ChainProof, prove, source_proof
 from headway.tasks.stages.snapshot import known_place
 

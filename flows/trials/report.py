@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headway.data_contracts.store.errors import Cause
+from headway.data_contracts.types.notebook_card import notebook_card
 from headway.data_contracts.types.report_text import count
 from headway.flows.console.console import headed, print_table
 from headway.flows.report.summary import RetrainSummary
@@ -46,6 +47,26 @@ class TrialsSummary(BaseModel):
     """What to write into the pipeline file, so that every retrain takes the best one's settings."""
     best: RetrainSummary
     """What became of the first, evaluated on other examples."""
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the ranking, and below it what became of the best."""
+        direction = "higher" if self.greater_is_better else "lower"
+        settings = tuple(self.trials[0].settings)
+        rows = [
+            (*_places(place, row), *map(shown, row.settings.values()), _figure(row))
+            for place, row in enumerate(self.trials, 1)
+        ]
+        ranking = notebook_card(
+            f"{count(len(self.trials), 'trial')} of {self.pipeline}",
+            facts={
+                "ranked by": f"{self.metric}, {direction} is better",
+                "on": f"{self.num_ranking_examples:,} held-out examples of their own",
+                "keep it": self.keep,
+            },
+            columns=("", "trial", *settings, self.metric),
+            rows=rows,
+        )
+        return ranking + self.best._repr_html_()
 
 
 def report(context: RunContext, ranked: Sequence[TrialResult], best: RetrainSummary) -> TrialsSummary:
@@ -110,13 +131,21 @@ def print_ranking(summary: TrialsSummary, console: Console) -> None:
     for name in ("", "trial", *summary.trials[0].settings, summary.metric, "run"):
         table.add_column(name, no_wrap=True)
     for place, row in enumerate(summary.trials, start=1):
-        figure = f"failed ({row.cause}): {row.what}"
-        if row.value is not None:
-            figure = f"{row.value:.4f} [{row.low:.4f}, {row.high:.4f}]"
-        cells = ["-" if row.value is None else str(place), str(row.trial), *map(shown, row.settings.values())]
+        figure = _figure(row)
+        cells = [*_places(place, row), *map(shown, row.settings.values())]
         table.add_row(*cells, figure, row.run)
     print_table(console, table)
     console.print(f"  keep it    {summary.keep}")
+
+
+def _places(place: int, row: TrialRow) -> tuple[str, str]:
+    return "-" if row.value is None else str(place), str(row.trial)
+
+
+def _figure(row: TrialRow) -> str:
+    if row.value is None:
+        return f"failed ({row.cause}): {row.what}"
+    return f"{row.value:.4f} [{row.low:.4f}, {row.high:.4f}]"
 
 
 def print_wanted(trials: Sequence[Trial], console: Console) -> None:

@@ -15,6 +15,7 @@ from headway.data_contracts.store.documents import ContractReceipt, Link, Snapsh
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.leftovers import at_work_in
 from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.suites.contract_file import read_contract_file
 from headway.flows.config.pipeline_file import pipeline_file
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.triggers import DriftLimit, TriggersSpec
@@ -24,7 +25,7 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.identity import current_user
 from headway.tasks.ownership.pipeline_history import PipelineEvent, RequestRecord, read
 from headway.tasks.stages.snapshot import snapshot
-from headway.tasks.stages.validate import read_contract, receipt_of
+from headway.tasks.stages.validate import receipt_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,8 +97,7 @@ def require_measured(path: Path, spec: PipelineSpec) -> None:
     """Raises `ConfigError`: the pipeline's drift trigger needs a rule that its contract has not."""
     if spec.triggers is None or spec.triggers.drift is None:
         return
-    contract, _ = read_contract(path.parent / spec.contract)
-    if not contract.drift:
+    if not read_contract_file(path.parent / spec.contract).contract.drift:
         raise ConfigError(
             "the contract has no drift rule, so that nothing measures drift.",
             where=f"{path}: triggers.drift",

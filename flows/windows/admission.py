@@ -9,11 +9,7 @@ import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TypeVar, get_args
-
-from prefect import State
-from prefect.runtime import flow_run
-from prefect.states import Completed, Failed
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 from headway.data_contracts.store.errors import ConfigError, HeadwayError, OutsideWindow, PipelineHeld, RunStopped
 from headway.data_contracts.store.publication import Workspace
@@ -29,9 +25,13 @@ from headway.flows.windows.holds import current_hold
 from headway.flows.windows.openings import UTC, Timetable
 from headway.flows.windows.overrides import read_overrides
 from headway.flows.windows.schedules import require_an_opening
+from headway.tasks.core.flow_run import current_flow_run
 from headway.tasks.core.stopped import STOPPED, WINDOW_CLOSED, stopped_state
 from headway.tasks.ownership import pipeline_history
 from headway.tasks.ownership.current_run import record_missed_window
+
+if TYPE_CHECKING:
+    from prefect import State
 
 R = TypeVar("R")
 Q = TypeVar("Q", bound=TrainingRequest)
@@ -98,10 +98,10 @@ def bounded(request: Q, run: Admit) -> Q:
 
 def scheduled_start() -> datetime.datetime | None:
     """When this flow run was due: by its schedule, or when a person asked for it; None outside of a flow run."""
-    if flow_run.id is None or not flow_run.scheduled_start_time:
-        return None
+    run = current_flow_run()
     # Prefect's own kind of datetime goes wrong in arithmetic.
-    return datetime.datetime.fromtimestamp(flow_run.scheduled_start_time.timestamp(), UTC)
+    due = None if run is None else run.expected_start_time
+    return None if due is None else datetime.datetime.fromtimestamp(due.timestamp(), UTC)
 
 
 def keeping_to_windows(retrain: Callable[[Q], R]) -> Callable[[Q], R | State[None] | State[RunStopped]]:
@@ -113,7 +113,10 @@ def keeping_to_windows(retrain: Callable[[Q], R]) -> Callable[[Q], R | State[Non
 
     @functools.wraps(retrain)
     def kept(request: Q) -> R | State[None] | State[RunStopped]:
-        claim_flow_run(flow_run.id)
+        from prefect.states import Completed, Failed
+
+        run = current_flow_run()
+        claim_flow_run(None if run is None else run.id)
         if request == entered.get():
             return _for_command(retrain, request)  # which uses the file already
         with using_pipeline_file(request.pipeline):
@@ -156,6 +159,8 @@ def _ended(name: str, message: str, request: TrainingRequest, *, is_lost: bool =
         request: as it was before the gate gave it an end.
         is_lost: no run began in the window, though one was due.
     """
+    from prefect.states import Completed
+
     if name != WINDOW_CLOSED and not is_lost:
         return Completed(name=name, message=message)
     pipeline, workspace = open_pipeline(request), Workspace(request.workspace)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextvars
 import logging
 import re
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from headway.data_contracts.store import plain_text
+from headway.tasks.core.flow_run import current_flow_run
 
 log = logging.getLogger(__name__)
 
@@ -28,17 +28,8 @@ def artifact_key(*words: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower()).strip("-")
 
 
-def _is_flow_run() -> bool:
-    # To import Prefect takes seconds, and a process that has not done so is in no flow run.
-    if "prefect.context" not in sys.modules:
-        return False
-    from prefect.context import FlowRunContext
-
-    return FlowRunContext.get() is not None
-
-
 def _harmless(create: Callable[[], Any]) -> Any:
-    if not _is_flow_run():
+    if current_flow_run() is None:
         return None
     try:
         return create()
@@ -144,7 +135,10 @@ class ProgressBar:
         self._moved_s = 0.0
         self._moving: threading.Thread | None = None
 
-    def move(self, percent: float, now_s: float) -> None:
+    def move(self, percent: float, now_s: float, description: str = "") -> None:
+        """Args:
+        description: takes the place of the one before; empty: that stays.
+        """
         # While an update is on its way no other follows: of a server that is away they would pile up.
         is_early = now_s - self._moved_s < 1.0 or (self._moving is not None and self._moving.is_alive())
         if self._id is None or (is_early and percent < 100):
@@ -155,7 +149,8 @@ class ProgressBar:
         def update() -> object:
             from prefect.artifacts import update_progress_artifact
 
-            return update_progress_artifact(artifact_id=self._id, progress=progress)
+            shown = plain_text.markdown(description) or None
+            return update_progress_artifact(artifact_id=self._id, progress=progress, description=shown)
 
         # The end is sent last.
         self._moving = _behind(self._moving, update)

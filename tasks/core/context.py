@@ -55,6 +55,8 @@ class RunContext:
     """How long a run that another process works on is waited for; None: not at all."""
     continued_by: str = "headway retrain"
     """The command that continues it."""
+    finds_only: bool = False
+    """Nothing is made: the first stage that is not found ends the flow run."""
 
     def require_time(self, doing: str) -> None:
         """Raises `RunStopped` when the time is over."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+LIMITS = "HEADWAY_LIMITS"
+"""What the names of a deployment's limits begin with; `headway deploy` sets it."""
+
 
 class Devices(Protocol):
     def take(self) -> None:

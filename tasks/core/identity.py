@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import pwd
 import socket
-import sys
+
+from headway.tasks.core.flow_run import current_flow_run
 
 CLAIMED_BY = ("SUDO_USER", "GITHUB_ACTOR", "GITLAB_USER_LOGIN", "LOGNAME", "USER")
 """Variables that name a person, the most telling first. Whoever starts the command sets them as they like."""
@@ -38,11 +39,5 @@ def _account() -> str:
 
 def _deployed_flow_run() -> str:
     """Name of the flow run, if this is one that a Prefect server had started; by hand there is none to vouch."""
-    # Commands that run no flow have not imported Prefect, which takes seconds.
-    if "prefect.context" not in sys.modules:
-        return ""
-    from prefect.context import FlowRunContext
-
-    context = FlowRunContext.get()
-    run = context.flow_run if context is not None else None
+    run = current_flow_run()
     return run.name if run is not None and run.deployment_id is not None else ""

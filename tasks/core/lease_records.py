@@ -19,14 +19,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from headway.data_contracts.store.digests import canonical_json
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.folder_store import FileEntry
 from headway.data_contracts.store.publication import Workspace
-from headway.data_contracts.store.refs import entry_path, newest_entry, number_of
+from headway.data_contracts.store.refs import LATEST_UNIX_S, entry_path, newest_entry, number_of
+from headway.data_contracts.store.strict_json import MAX_RECORD_BYTES
 from headway.training.launch.base.protocol import read_json, write_json
 
 OWNERS = "owners"
@@ -40,7 +41,7 @@ class LeaseRecord(Frozen):
     format_version: int = 1
     host: str
     pid: int
-    unix_s: float
+    unix_s: float = Field(ge=0, lt=LATEST_UNIX_S)
     lease_s: float
     writer: str
     """Made up anew for every claim: no two writers write the same bytes, and each knows its own again."""
@@ -78,7 +79,7 @@ class LeaseRecords:
         """
         where = self.path(number)
         try:
-            return LeaseRecord.model_validate_json(self.workspace.read(where))
+            return LeaseRecord.model_validate_json(self.workspace.read(where, MAX_RECORD_BYTES))
         except ValidationError as error:
             raise IntegrityError(
                 "not a claim that this version of Headway reads.",

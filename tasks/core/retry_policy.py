@@ -1,13 +1,18 @@
-"""The one place that decides whether Prefect runs a task again: by the cause of its error, never by its text.
+"""The one place that decides whether a stage is run again: by the cause of its error, never by its text.
 
 Lost ranks are the supervisor's business and draw on its budget; here only the registry is retried.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from headway.data_contracts.store.errors import HeadwayError, RefConflict
+
+R = TypeVar("R")
+RETRY_DELAYS_S = (1.0, 5.0)
 
 
 def retry_helps(error: BaseException) -> bool:
@@ -23,3 +28,15 @@ def is_transient(_task: Any, _task_run: Any, state: Any) -> bool:
     except Exception as error:
         return retry_helps(error)
     return False
+
+
+def retried(call: Callable[[], R]) -> R:
+    """What Prefect's engine does for a task, where there is none."""
+    for delay_s in RETRY_DELAYS_S:
+        try:
+            return call()
+        except Exception as error:
+            if not retry_helps(error):
+                raise
+        time.sleep(delay_s)
+    return call()

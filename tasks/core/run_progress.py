@@ -11,8 +11,8 @@ from headway.data_contracts.store.regular_files import open_regular
 from headway.training.observe.ledger import Event
 from headway.training.observe.ledger_lines import parse_event
 
-TAIL_BYTES = 256 << 10
-"""Of a rank's spool: some hundred steps, however long the run."""
+TAIL_BYTES = 64 << 10
+"""Of a rank's spool: the newest fifty steps and more, however long the run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

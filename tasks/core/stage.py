@@ -12,7 +12,8 @@ from headway.data_contracts.store import stages
 from headway.data_contracts.store.documents import Document, Link, StoredFile
 from headway.data_contracts.store.errors import IntegrityError, RunBusy, RunStopped
 from headway.tasks.core.context import RunContext
-from headway.tasks.core.retry_policy import is_transient
+from headway.tasks.core.flow_run import current_flow_run
+from headway.tasks.core.retry_policy import RETRY_DELAYS_S, is_transient, retried
 from headway.tasks.core.run_locks import lock_run, wait_for_other
 from headway.tasks.core.stopped import raised_if_stopped, stopped_state
 
@@ -23,10 +24,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Stage(Generic[P, R]):
-    """A plain function, `fn`, that a flow calls as a task of Prefect's, whose first argument is the run's context.
+class StageNotFound(BaseException):
+    """A flow run that only finds would have to make a stage. That is no failure, and no handler of one hears it."""
 
-    Prefect is loaded by the first such call: whoever looks into a workspace, or proves a model, does without.
+
+class Stage(Generic[P, R]):
+    """A plain function, `fn`, whose first argument is the run's context. In a flow run it is a task of Prefect's.
+
+    Whoever is in none, such as a command without a server, calls the function with the same retries.
     """
 
     def __init__(self, fn: Callable[P, R], *, name: str, task_run_name: str) -> None:
@@ -34,6 +39,8 @@ class Stage(Generic[P, R]):
         update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if current_flow_run() is None:
+            return retried(partial(self.fn, *args, **kwargs))
         # What Prefect does beside the function has a name in the account of time: all that no span inside it covers.
         with _context_in(args).ledger.span("prefect", task=self._name):
             return raised_if_stopped(self._task(*args, **kwargs))
@@ -51,8 +58,8 @@ class Stage(Generic[P, R]):
             cache_policy=NO_CACHE,
             persist_result=False,
             # For a registry that does not answer; lost ranks draw on the supervisor's own budget.
-            retries=2,
-            retry_delay_seconds=[1, 5],
+            retries=len(RETRY_DELAYS_S),
+            retry_delay_seconds=[*RETRY_DELAYS_S],
             retry_condition_fn=is_transient,
         )
 
@@ -122,6 +129,7 @@ def find_or_make(
         exclusive: made by one flow run at a time of those that are at the same run.
 
     Raises:
+        StageNotFound: it is not found, and `context` only finds.
         RunBusy: another process works on the run, and is not waited for.
         RunStopped: the time is over.
     """
@@ -133,6 +141,8 @@ def find_or_make(
             fields["found"] = found is not None
             if found is not None:
                 return found.document
+            if context.finds_only:
+                raise StageNotFound(stage)
             # After the look-up: what is found takes no time, so that also a flow run whose time is over may use it.
             context.require_time(f"stage {stage}")
             try:

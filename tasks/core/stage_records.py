@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable
 
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
-from headway.data_contracts.store.stages import StageRecord
+from headway.data_contracts.store.stages import StageRecord, parse_record
+from headway.data_contracts.store.strict_json import MAX_RECORD_BYTES
 
 STAGES = ("snapshot", "validate", "shard", "launch", "verify", "evaluate", "register")
 """In the order in which they run."""
@@ -20,9 +20,13 @@ def newest_record(
     """The wanted record made last; one that cannot be read, or does not say when, is passed over."""
     records = []
     for name in workspace.names(f"stages/{stage}"):
-        with contextlib.suppress(ValueError, IntegrityError):
-            record = StageRecord.model_validate(json.loads(workspace.read(f"stages/{stage}/{name}")))
-            if {"unix_s", "duration_s"} <= record.provenance.keys() and is_wanted(record):
+        with contextlib.suppress(IntegrityError):
+            where = f"stages/{stage}/{name}"
+            record = parse_record(workspace.read(where, MAX_RECORD_BYTES), where)
+            numbers = {key: value for key, value in record.provenance.items() if key != "pipeline"}
+            # Nothing else looks at them: provenance is no part of a key.
+            is_usable = all(isinstance(number, float) for number in numbers.values())
+            if is_usable and {"unix_s", "duration_s"} <= numbers.keys() and is_wanted(record):
                 records.append(record)
     return max(records, key=lambda record: float(record.provenance["unix_s"]), default=None)
 

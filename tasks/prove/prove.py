@@ -250,9 +250,16 @@ def _document(what: str, link: Link) -> ChainProof:
     return ChainProof(what=what, status="proved", detail=link.short)
 
 
-def _files(workspace: Workspace, what: str, files: tuple[StoredFile, ...]) -> Iterator[ChainProof]:
+def _files(
+    workspace: Workspace, what: str, files: tuple[StoredFile, ...], hashed: tuple[StoredFile, ...] = ()
+) -> Iterator[ChainProof]:
+    """
+    Args:
+        hashed: those among them that just were.
+    """
     for file in files:
-        workspace.verify(file)
+        if file not in hashed:
+            workspace.verify(file)
     size_bytes = sum(file.size_bytes for file in files)
     yield ChainProof(
         what=what, status="proved", detail=f"{count(len(files), 'file')}, {size_bytes / 1e6:,.1f} MB re-hashed"
@@ -275,25 +282,30 @@ def _checkpoint(workspace: Workspace, manifest: CheckpointManifest, run: Link) -
     result = read_result(workspace, run)
     if (result.step, result.manifest_sha256) != (manifest.step, manifest.sha256):
         raise IntegrityError("names another checkpoint than the registered one.", where=result_path(run))
-    with _on_this_machine(workspace, folder, manifest) as directory:
-        yield from _files(workspace, "checkpoint", stored_files(folder, manifest))
+    with _on_this_machine(workspace, folder, manifest) as (directory, copied):
+        yield from _files(workspace, "checkpoint", stored_files(folder, manifest), copied)
         if stored_tensors_sha256(directory, manifest) != result.tensors_sha256:
             raise IntegrityError("its digest of all tensors is not the checkpoint's.", where=result_path(run))
 
 
 @contextlib.contextmanager
-def _on_this_machine(workspace: Workspace, folder: str, manifest: CheckpointManifest) -> Iterator[Path]:
-    """The checkpoint's folder; of a remote workspace, a verified copy of its tensors that goes with the body."""
+def _on_this_machine(
+    workspace: Workspace, folder: str, manifest: CheckpointManifest
+) -> Iterator[tuple[Path, tuple[StoredFile, ...]]]:
+    """The checkpoint's folder, and what was copied into it, which was hashed on its way.
+
+    Of a remote workspace it is a copy of the tensors that goes with the body.
+    """
     if workspace.is_local:
-        yield workspace.local_path(folder)
+        yield workspace.local_path(folder), ()
         return
     with scratch_folder("headway-verify-", inside=workspace.local_root) as scratch:
         # Tensors alone: the digest of all of them is what the result is compared with.
-        in_layout = {piece.file for piece in manifest.layout}
-        for file in stored_files(folder, manifest):
-            if (name := file.path.rpartition("/")[2]) in in_layout:
-                workspace.copy_out(file, scratch / name)
-        yield scratch
+        in_layout = {f"{folder}/{piece.file}" for piece in manifest.layout}
+        tensors = tuple(file for file in stored_files(folder, manifest) if file.path in in_layout)
+        for file in tensors:
+            workspace.copy_out(file, scratch / file.path.rpartition("/")[2])
+        yield scratch, tensors
 
 
 def _in_mlflow(

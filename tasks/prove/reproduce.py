@@ -39,6 +39,7 @@ from headway.tasks.stages.scoring import run_evaluation
 from headway.tasks.stages.training_watch import TrainingWatch
 from headway.training.checkpoint.inexactness import inexactness
 from headway.training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, TensorDifference, directory_name, run_folder
+from headway.training.config.checkpoints import most_kept
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.engine.run_documents import mixed_manifests, training_spec
 from headway.training.evaluation.measures import metric_set_for
@@ -231,12 +232,11 @@ def _size_bytes(folder: Path) -> int:
 
 def _needed_bytes(candidate: Candidate, training: TrainingSpec) -> int:
     """What retention keeps, and one more that is being written."""
-    keeping = training.checkpoints
-    milestones = training.max_steps // keeping.keep_every_steps if keeping.keep_every_steps else 0
-    kept = keeping.keep_last + keeping.keep_best + milestones
+    keeping, saved = training.checkpoints, None
     if keeping.every_steps is not None and keeping.every_s is None:
-        kept = min(kept, -(-training.max_steps // keeping.every_steps))
-    return (kept + 1) * sum(file.size_bytes for file in candidate.manifest.files)
+        saved = -(-training.max_steps // keeping.every_steps)
+    kept = most_kept(keeping, max_steps=training.max_steps, num_saved=saved)
+    return kept * sum(file.size_bytes for file in candidate.manifest.files)
 
 
 def _empty(folder: Path) -> None:

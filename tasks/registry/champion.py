@@ -13,7 +13,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.refs import RefEntry
 from headway.tasks.core import identity
 from headway.tasks.core.context import RunContext
-from headway.tasks.registry import decisions, mlflow_store, model_card, model_refs
+from headway.tasks.registry import decisions, model_card, model_refs
 from headway.tasks.registry.model_facts import machine_here, subject_of
 from headway.tasks.registry.model_versions import ModelVersions
 from headway.tasks.registry.promotion import decide
@@ -204,7 +204,7 @@ def sync_mlflow_alias(versions: ModelVersions, alias: str, *, take_over: bool = 
     Args:
         take_over: set it even so: somebody asked Headway for just this move.
     """
-    context, client, model = versions.context, versions.client, versions.model
+    context, model = versions.context, versions.model
     workspace, note = context.workspace, model_refs.alias_ref(model, f"projected-{alias}")
     own: set[str] = set()
     while True:
@@ -216,14 +216,14 @@ def sync_mlflow_alias(versions: ModelVersions, alias: str, *, take_over: bool = 
         known = noted is not None and noted.tracking_uri == versions.store
         given = noted.version if noted is not None and known else None
         projected = noted.entry if noted is not None and known else None
-        ours, theirs = versions.ensure(entry.target), mlflow_store.alias_version(client, model, alias)
+        ours, theirs = versions.ensure(entry.target), versions.alias(alias)
         # What we set, or another writer of Headway's is just setting, was moved by no stranger.
         if theirs not in {None, ours, given, *own, *_in_flight(versions, alias, projected)}:
             _report(versions, alias, theirs, ours, take_over)
             if not take_over:
                 return
         if theirs != ours:
-            client.set_registered_model_alias(model, alias, ours)
+            versions.client.set_registered_model_alias(model, alias, ours)
             own.add(ours)
         if given != ours or projected not in (None, entry.number):
             detail = {"version": ours, model_refs.STORE: versions.store, "entry": entry.number}

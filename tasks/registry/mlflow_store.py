@@ -5,14 +5,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+from headway.data_contracts.store.digests import canonical_json
 from headway.data_contracts.store.documents import EvaluationReport, RunSpec
-from headway.data_contracts.store.errors import EnvironmentProblem, RegistryError, shortened
+from headway.data_contracts.store.errors import EnvironmentProblem, IntegrityError, RegistryError, shortened
+from headway.data_contracts.store.plain_text import markdown_table
 from headway.data_contracts.store.publication import Workspace
+from headway.tasks.core import identity
 from headway.tasks.registry.file_lock import holding
+from headway.tasks.registry.mlflow_tables import StoredVersion
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -23,6 +30,13 @@ MODEL_FOLDER = "model"
 """A version's files, below those of its run."""
 NOT_THERE = "RESOURCE_DOES_NOT_EXIST"
 """MLflow's code of an error: it has no such version, run or alias."""
+DESCRIPTION_TAG = "mlflow.note.content"
+"""MLflow's own: Markdown at the top of a run's page, which shows other tags by their first forty characters."""
+EVALUATION_TITLE = "\n\n### Evaluation\n\n"
+MAX_PARAM_CHARS = 6000
+"""MLflow's own limit."""
+FILES = "mlartifacts"
+"""Files of the runs in the workspace's own store."""
 SQLITE = "sqlite:///"
 UI_OF_A_LOCAL_STORE = "http://127.0.0.1:5000"
 DATABASE_LOG = "mlflow.store.db.utils"
@@ -44,7 +58,30 @@ def default_tracking_uri(workspace: Workspace) -> str:
 
 
 def artifact_root(workspace: Workspace) -> str:
-    return workspace.local_path("mlartifacts").as_uri()
+    return workspace.local_path(FILES).as_uri()
+
+
+def require_own_folder(workspace: Workspace, run: Run) -> None:
+    """Of a run in the workspace's own store: its files lie in the workspace.
+
+    Whoever else writes the workspace could name any folder there, or a server, to which MLflow would send the
+    credentials of this environment.
+
+    Raises:
+        IntegrityError: they lie elsewhere.
+    """
+    root, place = f"{artifact_root(workspace)}/", str(run.info.artifact_uri)
+    # By the root's own text: another spelling of the place is none that we wrote.
+    if place.startswith(root):
+        with contextlib.suppress(IntegrityError):
+            workspace.local_path(f"{FILES}/{unquote(place.removeprefix(root))}/{MODEL_FOLDER}")
+            return
+    raise IntegrityError(
+        "MLflow's database says that the run's files lie outside of the workspace's own.",
+        where=place,
+        advice=f"If the workspace was moved, move it back, or move {workspace.local_path('mlflow.db')} aside: what is "
+        "found again is registered anew. Else somebody altered it.",
+    )
 
 
 @contextlib.contextmanager
@@ -54,19 +91,27 @@ def mlflow_client(tracking_uri: str) -> Iterator[None]:
     Raises:
         RegistryError: retryable.
     """
-    from mlflow.exceptions import MlflowException
-    from requests import RequestException
-    from sqlalchemy.exc import SQLAlchemyError
-
     try:
         yield
-    except (MlflowException, RequestException, SQLAlchemyError, OSError, ImportError) as error:
+    except Exception as error:
+        if not isinstance(error, _errors_of_mlflow()):
+            raise
         message = str(error).strip().splitlines()
         raise RegistryError(
             f"MLflow refuses ({type(error).__name__}: {shortened(message[0], 300) if message else 'no reason given'}).",
             where=tracking_uri,
             advice="Mend or start it, or correct `registry.tracking_uri`; what was trained is kept.",
         ) from error
+
+
+def _errors_of_mlflow() -> tuple[type[Exception], ...]:
+    if "mlflow" not in sys.modules:  # nobody has asked it yet
+        return (OSError, ImportError)
+    from mlflow.exceptions import MlflowException
+    from requests import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return (MlflowException, RequestException, SQLAlchemyError, OSError, ImportError)
 
 
 def quiet_mlflow() -> None:
@@ -89,6 +134,21 @@ def load() -> None:
     """Import all that the first `connect` would, a second of a core."""
     quiet_mlflow()
     import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+
+
+@contextlib.contextmanager
+def knowing_packages(names: Sequence[str]) -> Iterator[None]:
+    """MLflow compares what a model requires with what is installed, and reads every file name of every installed
+    package to learn which modules are whose: two CPU seconds. In the body it is told of these, named as their modules.
+    """
+    from mlflow.utils import requirements_utils
+
+    before = requirements_utils._MODULES_TO_PACKAGES
+    requirements_utils._MODULES_TO_PACKAGES = before or {name: [name] for name in names}
+    try:
+        yield
+    finally:
+        requirements_utils._MODULES_TO_PACKAGES = before
 
 
 def connect(tracking_uri: str, *, must_exist: bool = False) -> MlflowClient:
@@ -198,12 +258,44 @@ def find_run(client: MlflowClient, pipeline: str, run: RunSpec) -> Run | None:
     return found[0] if found else None
 
 
-def find_or_create_run(client: MlflowClient, workspace: Workspace | None, pipeline: str, run: RunSpec) -> Run:
-    """The tracking run of a Headway run: made once, however often the flow is retried."""
+def find_or_create_run(
+    client: MlflowClient, workspace: Workspace | None, pipeline: str, run: RunSpec, trial: str = ""
+) -> Run:
+    """The tracking run of a Headway run: made once, however often the flow is retried.
+
+    Args:
+        trial: its name, where a flow run trains several.
+    """
     if (found := find_run(client, pipeline, run)) is not None:
         return found
     experiment_id = _find_or_create_experiment(client, workspace, pipeline)
-    return client.create_run(experiment_id, run_name=f"{pipeline} {run.sha256[:8]}", tags={RUN_TAG: run.sha256})
+    words = (pipeline, trial, f"{datetime.now(UTC):%Y-%m-%d}", run.sha256[:8])
+    made = client.create_run(experiment_id, run_name=" ".join(filter(None, words)), tags=run_tags(run))
+    client.log_batch(made.info.run_id, params=_params(run))
+    return made
+
+
+def name_by_version(client: MlflowClient, run_id: str, pipeline: str, version: str) -> None:
+    """Call a run by the version that came of it, and the day it began."""
+    started = datetime.fromtimestamp(client.get_run(run_id).info.start_time / 1000, UTC)
+    client.update_run(run_id, name=f"{pipeline} {started:%Y-%m-%d} v{version}")
+
+
+def run_tags(run: RunSpec) -> dict[str, str]:
+    """What a run stands on, and who had it made: known before it trains."""
+    links = {"manifest": run.manifest, "receipt": run.receipt, "fitted": run.fitted, "start": run.start}
+    digests = {name: link.sha256 for name, link in links.items() if link is not None}
+    digests |= {"code": run.code.sha256, "environment": run.environment.sha256}
+    return {
+        RUN_TAG: run.sha256,
+        "headway.pipeline": run.pipeline,
+        "headway.recipe": str((run.config.get("recipe") or {}).get("name", "unknown")),
+        **{f"headway.{name}": digest for name, digest in digests.items()},
+        # MLflow's own, which its table of runs shows.
+        "mlflow.user": identity.current_user(),
+        "mlflow.source.name": f"headway retrain {run.pipeline}",
+        "mlflow.source.type": "JOB",
+    }
 
 
 def _find_or_create_experiment(client: MlflowClient, workspace: Workspace | None, pipeline: str) -> str:
@@ -235,32 +327,47 @@ def alias_version(client: MlflowClient, model: str, alias: str) -> str | None:
 
 
 def flattened(value: Any, prefix: str = "") -> dict[str, str]:
-    """A config tree as MLflow's flat parameters, dotted."""
+    """A config tree as MLflow's flat parameters, dotted. Equal trees have equal text: MLflow refuses another later."""
     if isinstance(value, dict):
         pairs: dict[str, str] = {}
         for name, item in value.items():
             pairs |= flattened(item, f"{prefix}{name}.")
         return pairs
-    return {prefix.rstrip("."): str(value)[:500]}
+    # The keys within a list: a document that was read has them in another order than one that was made.
+    text = canonical_json(value).decode().rstrip() if isinstance(value, list | tuple) else str(value)
+    return {prefix.rstrip("."): text[:MAX_PARAM_CHARS]}
+
+
+def _params(run: RunSpec) -> list[Any]:
+    from mlflow.entities import Param
+
+    return [Param(name, value) for name, value in flattened(run.config).items()]
 
 
 def log_result(
     client: MlflowClient, run_id: str, run: RunSpec, report: EvaluationReport, lineage: dict[str, str]
 ) -> None:
-    """Parameters, evaluation metrics and lineage of a finished run; logging them again changes nothing."""
-    from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+    """Parameters, evaluation metrics and lineage of a finished run; logging them again changes nothing.
 
-    metrics = []
-    for name, interval in report.metrics.items():
-        values = {"": interval.value, "_low": interval.low, "_high": interval.high}
-        # Time and step are part of MLflow's key of a metric: 0, so that a repeated call adds no second point.
-        metrics += [Metric(f"heldout_{name}{end}", value, 0, 0) for end, value in values.items()]
-    metrics += [Metric(f"baseline_{metric_key(name)}", value, 0, 0) for name, value in report.baselines.items()]
+    Each metric has a chart, so that intervals are in the run's description.
+    """
+    from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, RunTag
+
+    stored = client.get_run(run_id)
+    # Time and step are part of MLflow's key of a metric: the run's own, so that a repeated call adds no second point.
+    # What has step 0 alone is drawn as a bar, and else as a curve of one point.
+    millis, step = stored.info.start_time, 0
+    values = {name: each.value for name, each in report.metrics.items()}
+    values |= {f"{report.metric}_of_{name}": value for name, value in report.baselines.items()}
+    intervals = [(name, f"{each.value:.4g} [{each.low:.4g}, {each.high:.4g}]") for name, each in report.metrics.items()]
+    table = markdown_table((f"on {report.num_examples:,} {report.split} examples", "value"), intervals)
+    before = stored.data.tags.get(DESCRIPTION_TAG, "").partition(EVALUATION_TITLE)[0]
+    described = before + EVALUATION_TITLE + "\n".join(table)
     client.log_batch(
         run_id,
-        metrics=metrics,
-        params=[Param(name, value) for name, value in flattened(run.config).items()],
-        tags=[RunTag(name, value) for name, value in lineage.items()],
+        metrics=[Metric(f"eval/{metric_key(name)}", value, millis, step) for name, value in values.items()],
+        params=_params(run),
+        tags=[RunTag(name, value) for name, value in {**lineage, DESCRIPTION_TAG: described}.items()],
     )
     dataset = Dataset(
         name=run.pipeline,
@@ -276,13 +383,14 @@ def metric_key(name: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in name)
 
 
-def has_version(client: MlflowClient, model: str, version: str, tag: str, value: str) -> bool:
-    """Whether MLflow has this version, and it carries this tag."""
+def stored_version(client: MlflowClient, model: str, version: str) -> StoredVersion | None:
+    """None: MLflow has no such version."""
     from mlflow.exceptions import MlflowException
 
     try:
-        return bool(client.get_model_version(model, version).tags.get(tag) == value)
+        found = client.get_model_version(model, version)
     except MlflowException as error:
         if error.error_code != NOT_THERE:
             raise
-        return False
+        return None
+    return StoredVersion(found.run_id or "", found.description or "", dict(found.tags))

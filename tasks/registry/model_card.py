@@ -19,13 +19,13 @@ from headway.data_contracts.store.documents import (
     ShardManifest,
     Snapshot,
 )
-from headway.data_contracts.store.errors import HeadwayError
+from headway.data_contracts.store.errors import HeadwayError, RegistryError
 from headway.data_contracts.store.plain_text import code, markdown, markdown_table
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import count
 from headway.tasks.registry import decisions, model_refs
 from headway.tasks.registry.decisions import RecordedDecision
-from headway.tasks.registry.evaluation_report import figure, shown, slice_rows
+from headway.tasks.registry.evaluation_report import figure, leaderboard_table, shown, slice_table
 from headway.tasks.registry.model_versions import ModelVersions, lineage
 from headway.tasks.rows.slices import OTHERS
 
@@ -50,7 +50,7 @@ def attach(versions: ModelVersions, registration: Link, version: str) -> None:
     Raises:
         IntegrityError: a document that it is written from is gone or damaged.
     """
-    workspace, client, model = versions.context.workspace, versions.client, versions.model
+    workspace, model = versions.context.workspace, versions.model
     path = card_path(model, registration)
     while True:
         try:
@@ -61,11 +61,17 @@ def attach(versions: ModelVersions, registration: Link, version: str) -> None:
             # What was decided about the version stands, and is not undone by a page about it.
             log.exception("The card of %s version %s could not be written", model, version)
             return
-        made = client.get_model_version(model, version)
-        if workspace.read_if_there(path) == text.encode() and made.description == _description(text):
+        stored = versions.stored(version)
+        if stored is None:
+            raise RegistryError(
+                f"MLflow has no version {version} of {model} any more.",
+                where=versions.store or "the workspace's own store",
+                advice="Run again: it is registered anew.",
+            )
+        if workspace.read_if_there(path) == text.encode() and stored.description == _description(text):
             return
-        client.log_text(made.run_id, text, FILE)
-        client.update_model_version(model, version, description=_description(text))
+        versions.client.log_text(stored.run_id, text, FILE)
+        versions.client.update_model_version(model, version, description=_description(text))
         workspace.publish(path, text.encode())
 
 
@@ -147,19 +153,20 @@ def _figures(report: EvaluationReport) -> list[str]:
     if report.comparison is not None:
         rows.append((f"{report.metric} of the champion", figure(report.comparison.champion_value)))
         rows.append((f"{report.metric} minus the champion's", shown(report.comparison.difference)))
-    rows += [(f"{report.metric} of {name}", figure(value)) for name, value in report.baselines.items()]
     note = (
         f"{report.num_examples:,} {report.split} examples; {report.metric} decides, {direction} is better; "
         "intervals are bootstrapped over the examples."
     )
-    return ["## Figures", "", markdown(note), "", *markdown_table(("figure", "value"), rows), ""]
+    return [
+        *("## Figures", "", markdown(note), "", *markdown_table(("figure", "value"), rows), ""),
+        *("## Leaderboard", "", *leaderboard_table(report, "the champion of that time", "this version"), ""),
+    ]
 
 
 def _slices(report: EvaluationReport) -> list[str]:
     if not report.slices:
         return []
-    titles = ("slice", "examples", report.metric, *(("minus champion",) if report.comparison is not None else ()))
-    return ["## Slices", "", *markdown_table(titles, slice_rows(report)), ""]
+    return ["## Slices", "", *slice_table(report), ""]
 
 
 def _data(workspace: Workspace, run: RunSpec, receipt: ContractReceipt, report: EvaluationReport) -> list[str]:

@@ -26,6 +26,7 @@ from headway.training.programs.export import GRAPH, INPUT_EXAMPLE, OUTPUT_EXAMPL
 SERVED_BY = Path(__file__).with_name("served_graph.py")
 GRAPH_CHECK = Path(check.__file__).parent
 """The package that `served_graph` imports."""
+REQUIRED = ("mlflow", "numpy", "torch")
 ARTIFACTS, CODE = "artifacts", "code"
 """Where MLflow's `pyfunc` puts a model's files, and packages that it imports."""
 
@@ -63,17 +64,18 @@ def save_model(exported: Path, lineage: dict[str, str], target: Path) -> None:
 
     given, made = (np.load(exported / name, allow_pickle=False) for name in (INPUT_EXAMPLE, OUTPUT_EXAMPLE))
     inputs, outputs = (Schema([TensorSpec(array.dtype, (-1,) * array.ndim)]) for array in (given, made))
-    mlflow.pyfunc.save_model(
-        target,
-        python_model=str(SERVED_BY),
-        artifacts={"graph": str(exported / GRAPH)},
-        code_paths=[str(GRAPH_CHECK)],
-        model_config={"graph_sha256": sha256_file(exported / GRAPH)},
-        signature=ModelSignature(inputs=inputs, outputs=outputs),
-        input_example=given,
-        # Said, not inferred: inference starts a process and asks a package index.
-        pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in ("mlflow", "numpy", "torch")],
-    )
+    with mlflow_store.knowing_packages(REQUIRED):
+        mlflow.pyfunc.save_model(
+            target,
+            python_model=str(SERVED_BY),
+            artifacts={"graph": str(exported / GRAPH)},
+            code_paths=[str(GRAPH_CHECK)],
+            model_config={"graph_sha256": sha256_file(exported / GRAPH)},
+            signature=ModelSignature(inputs=inputs, outputs=outputs),
+            input_example=given,
+            # Said, not inferred: inference starts a process and asks a package index.
+            pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in REQUIRED],
+        )
     for folder in (target, target / CODE / GRAPH_CHECK.name):
         # Where Python keeps what it compiled, and looks first: with a file there it writes nothing into what is proved.
         (folder / "__pycache__").write_bytes(b"")

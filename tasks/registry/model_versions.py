@@ -8,7 +8,9 @@ next one finds it; and should two machines not see each other's lock, the one wh
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from headway.data_contracts.store import refs
@@ -25,6 +27,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.context import RunContext
 from headway.tasks.registry import mlflow_store, model_refs
 from headway.tasks.registry.file_lock import holding
+from headway.tasks.registry.mlflow_tables import MlflowTables, StoredVersion, mlflow_tables
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -39,14 +42,43 @@ DESCRIPTION = (
 
 
 class ModelVersions:
-    """The versions of one model in one MLflow store.
+    """The versions of one model in one MLflow store, whose client is made by the first call that needs it.
 
     Args:
+        connect: makes the client.
         store: the pipeline's tracking URI; empty for the workspace's own store.
+        tables: what is read before there is a client, so that a store in which nothing has to change needs none.
     """
 
-    def __init__(self, context: RunContext, client: MlflowClient, model: str, store: str) -> None:
-        self.context, self.client, self.model, self.store = context, client, model, store
+    def __init__(
+        self,
+        context: RunContext,
+        connect: Callable[[], MlflowClient],
+        model: str,
+        store: str,
+        tables: MlflowTables | None = None,
+    ) -> None:
+        self.context, self.model, self.store = context, model, store
+        self._connect, self._tables = connect, tables
+
+    @cached_property
+    def client(self) -> MlflowClient:
+        self._tables = None  # who writes by MLflow reads by it
+        return self._connect()
+
+    def stored(self, version: str) -> StoredVersion | None:
+        """What the store has under this number."""
+        if self._tables is not None:
+            with contextlib.suppress(sqlite3.Error):
+                return self._tables.version(self.model, version)
+        return mlflow_store.stored_version(self.client, self.model, version)
+
+    def alias(self, alias: str) -> str | None:
+        """The version that has the alias in the store."""
+        if self._tables is not None:
+            with contextlib.suppress(sqlite3.Error):
+                return self._tables.alias(self.model, alias)
+        return mlflow_store.alias_version(self.client, self.model, alias)
 
     def ensure(self, registration: Link) -> str:
         """The version number of a registration: the one it has in this store, or a new one.
@@ -61,7 +93,8 @@ class ModelVersions:
         return self._write_down(registration, version, known)
 
     def _has(self, version: str, registration: Link) -> bool:
-        return mlflow_store.has_version(self.client, self.model, version, REGISTRATION_TAG, registration.sha256)
+        stored = self.stored(version)
+        return stored is not None and stored.tags.get(REGISTRATION_TAG) == registration.sha256
 
     def _write_down(self, registration: Link, version: str, known: str | None) -> str:
         """The number that the ref says in the end: ours, unless another flow was first."""
@@ -99,6 +132,9 @@ class ModelVersions:
         run = workspace.load(document.run, RunSpec)
         tags = lineage(workspace, registration)
         record = mlflow_store.find_or_create_run(client, workspace, context.pipeline, run)
+        # A store that the pipeline names says itself where its files lie.
+        if not self.store:
+            mlflow_store.require_own_folder(workspace, record)
         run_id = record.info.run_id
         mlflow_store.log_result(client, run_id, run, report, tags)
         # Before the version exists: whoever serves it finds all its files.
@@ -114,15 +150,17 @@ class ModelVersions:
             tags=tags,
         )
         client.set_terminated(run_id, "FINISHED")
+        mlflow_store.name_by_version(client, run_id, context.pipeline, str(made.version))
         return str(made.version)
 
     def _log_files(self, document: Registration, run_id: str) -> None:
         workspace = self.context.workspace
         folder = self.context.scratch / "registered" / document.sha256
         for file in document.artifacts:
+            data = workspace.read_stored(file)  # which refuses a path that leads elsewhere
             target = folder / "/".join(file.path.split("/")[3:])
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(workspace.read_stored(file))
+            target.write_bytes(data)
         self.client.log_artifacts(run_id, str(folder), mlflow_store.MODEL_FOLDER)
 
 
@@ -139,7 +177,8 @@ def model_versions(context: RunContext, model: str, tracking_uri: str) -> Iterat
         with context.ledger.span("register.wait"):
             stack.enter_context(holding(workspace.local_path(f"locks/model-{model}.lock")))
         stack.enter_context(mlflow_store.mlflow_client(uri))
-        yield ModelVersions(context, mlflow_store.connect(uri), model, tracking_uri)
+        tables = stack.enter_context(mlflow_tables(mlflow_store.database_of(uri)))
+        yield ModelVersions(context, lambda: mlflow_store.connect(uri), model, tracking_uri, tables)
 
 
 def lineage(workspace: Workspace, registration: Link) -> dict[str, str]:

@@ -6,6 +6,7 @@ not ask for is *not evaluated*, and says so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from headway.data_contracts.store.documents import EvaluationReport, Interval
@@ -23,6 +24,9 @@ from headway.training.evaluation.measures import GREATER_IS_BETTER
 LEAK_ADVICE = (
     "Take the column out of the inputs, or say `promotion: {label_leak: allow}` if it is known when the model is asked"
 )
+TOO_FEW = "too few examples to judge"
+MOST_TIMES = 10
+"""As many examples as there are: a difference that takes more to be seen is none worth a champion."""
 LIKELY_LEAK_ADVICE = "Look whether it is known when the model is asked; if it is not, take it out of the inputs"
 
 
@@ -116,14 +120,36 @@ def versus_rival(report: EvaluationReport, margin: float = 0.0) -> PromotionChec
     better = gain.low > margin
     own = report.metrics[report.metric].value
     required = f" by more than {margin:g}" if margin else ""
+    needed = None if better else examples_needed(gain, margin, report.num_examples)
+    if needed is None:
+        words = f"{'beats' if better else 'does not beat'} the {rival}'s {value:.4f}{required}"
+    else:
+        words = f"is better than the {rival}'s {value:.4f}, and not{required} beyond doubt"
+    figures = f"{first}{report.metric} {own:.4f} {words}: difference {_signed(difference)}"
     return PromotionCheck(
         name=name,
         status="passed" if better else "failed",
-        detail=f"{first}{report.metric} {own:.4f} {'beats' if better else 'does not beat'} the {rival}'s {value:.4f}"
-        f"{required}: difference {_signed(difference)}",
+        detail=figures if needed is None else f"{TOO_FEW} ({report.num_examples:,}): {figures}. {_more(needed)}",
         value=gain.low,
         limit=margin,
+        too_few_examples=needed is not None,
     )
+
+
+def examples_needed(gain: Interval, margin: float, num_examples: int) -> int | None:
+    """How many examples would leave the limit outside the interval, if the figure stays: its width falls with their
+    root. None: the figure itself is not better, or so little that `MOST_TIMES` as many would not do."""
+    lead = gain.value - margin
+    if lead <= 0 or gain.low > margin:
+        return None
+    times = ((gain.value - gain.low) / lead) ** 2
+    return math.ceil(num_examples * times) if times <= MOST_TIMES else None
+
+
+def _more(needed: int) -> str:
+    digits = 10 ** max(0, len(str(needed)) - 2)
+    needed = -(-needed // digits) * digits
+    return f"About {needed:,} held-out examples would tell: raise shards.heldout_fraction, or add rows"
 
 
 def _gain(difference: Interval, greater_is_better: bool) -> Interval:

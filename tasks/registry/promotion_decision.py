@@ -26,6 +26,8 @@ class PromotionCheck(Frozen):
     """The figure and its limit, in words; or why nothing was evaluated."""
     value: float | None = None
     limit: float | None = None
+    too_few_examples: bool = Field(default=False, exclude_if=operator.not_)
+    """Failed for want of examples: the figure is better, and its interval holds the limit too."""
     measured_on: str = Field(default="", exclude_if=operator.not_)
     """The kind of machine that the value depends on; empty: on none."""
 

@@ -6,25 +6,35 @@ import contextlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from headway.data_contracts.store import plain_text
 from headway.data_contracts.store.documents import RunSpec
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.registry import mlflow_store, tracked_runs
 from headway.training.observe.ledger import Event
+from headway.training.observe.step_summary import Percentiles, StepSummary
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 log = logging.getLogger(__name__)
 
-SERIES = (
-    *("loss", "lr", "grad_norm", "tokens_per_s", "mfu", "memory_bytes", "sent_bytes"),
-    *("duration_s", "data_s", "forward_s", "backward_s", "sync_s", "staging_s", "optimizer_s", "communication_s"),
-)
+OF_TRAINING = ("loss", "lr", "grad_norm", "mfu", "memory_bytes", "sent_bytes")
+OF_TIME = ("data_s", "forward_s", "backward_s", "sync_s", "staging_s", "optimizer_s", "communication_s")
+SERIES = {
+    **{name: f"train/{name}" for name in OF_TRAINING},
+    "duration_s": "time/step_s",
+    **{name: f"time/{name}" for name in OF_TIME},
+}
+"""MLflow's name of each series of steps, by the ledger's field. MLflow puts charts of one prefix together."""
+LOSS = SERIES["loss"]
 FLUSH_EVERY_S = 5.0
+SAMPLE_EVERY_S = 10.0
+"""As MLflow's own."""
 CLOSE_WITHIN_S = 30.0
 INTERRUPTED_WITHIN_S = 2.0
 """The same where the flow is to end at once: nothing of it may be there for long."""
@@ -33,6 +43,49 @@ SUMMARY = "steps"
 THREAD = "mlflow-series"
 MAX_METRICS_PER_BATCH = 1000
 """MLflow's own limit on `log_batch`."""
+
+
+class SystemSamples:
+    """How busy this machine is while it trains, by MLflow's own monitors, as it shows them: below `system/`.
+
+    Its thread for them asks the store for the run at every sample, and waits for it as long as it likes.
+    """
+
+    def __init__(self, started_unix_s: float) -> None:
+        """Args:
+        started_unix_s: of MLflow's run, so that the samples of a resumed one follow those before.
+        """
+        from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
+        from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
+        from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
+        from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
+
+        self._monitors: list[Any] = [CPUMonitor(), DiskMonitor(), NetworkMonitor()]
+        with contextlib.suppress(Exception):  # no GPU, or no library for its driver
+            self._monitors.append(GPUMonitor())
+        self._started_unix_s, self._last_unix_s = started_unix_s, time.time()
+        self._held: list[Any] | None = []
+
+    def take(self) -> list[Any]:
+        """Metrics of a sample that is due; the first waits for the second, since one point is no series."""
+        from mlflow.entities import Metric
+
+        now_unix_s = time.time()
+        if now_unix_s - self._last_unix_s < SAMPLE_EVERY_S:
+            return []
+        self._last_unix_s = now_unix_s
+        step = max(0, int((now_unix_s - self._started_unix_s) / SAMPLE_EVERY_S))
+        made = []
+        for monitor in self._monitors:
+            monitor.collect_metrics()
+            named = monitor.aggregate_metrics().items()
+            made += [Metric(f"system/{name}", float(value), int(now_unix_s * 1000), step) for name, value in named]
+            monitor.clear_metrics()
+        if self._held == []:
+            self._held = made
+            return []
+        made, self._held = [*(self._held or ()), *made], None
+        return made
 
 
 class SeriesShipper:
@@ -50,9 +103,18 @@ class SeriesShipper:
         pipeline: str,
         run: RunSpec,
         is_lost: Callable[[], bool] = lambda: False,
+        *,
+        targets: str = "tokens",
+        trial: str = "",
+        is_here: bool = True,
     ) -> None:
+        """Args:
+        targets: what steps are counted in: tokens, or examples.
+        trial: its name, where a flow run trains several runs.
+        is_here: this machine trains, and is looked at.
+        """
         self._workspace, self._tracking_uri, self._pipeline, self._run = workspace, tracking_uri, pipeline, run
-        self._is_lost = is_lost
+        self._is_lost, self._targets, self._trial, self._is_here = is_lost, targets, trial, is_here
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._ends_as = ""
         self._is_waited_for = True
@@ -79,16 +141,19 @@ class SeriesShipper:
     def _ship(self) -> None:
         try:
             client = mlflow_store.connect(self._tracking_uri)
-            record = mlflow_store.find_or_create_run(client, self._workspace, self._pipeline, self._run)
+            record = mlflow_store.find_or_create_run(client, self._workspace, self._pipeline, self._run, self._trial)
             run_id = record.info.run_id
             tracked_runs.end_killed(self._workspace, client)
             tracked_runs.begin(client, record)
             # Ranks may repeat steps after a restart, and MLflow would draw both points.
-            last_step = max((m.step for m in client.get_metric_history(run_id, "loss")), default=-1)
+            last_step = max((m.step for m in client.get_metric_history(run_id, LOSS)), default=-1)
+            samples = SystemSamples(record.info.start_time / 1000) if self._is_here else None
             while True:
                 steps, ended = self._collect()
                 self._workspace.require_there()  # MLflow would make its database anew in an empty mount point
-                last_step = _log_steps(client, run_id, steps, last_step)
+                last_step = _log_steps(client, run_id, steps, last_step, self._targets)
+                if samples is not None and (taken := samples.take()):
+                    client.log_batch(run_id, metrics=taken)
                 if ended:
                     if self._ends_as:
                         client.set_terminated(run_id, self._ends_as)
@@ -113,42 +178,49 @@ class SeriesShipper:
                 if item is None:
                     return steps, True
                 steps.append(item)
-                if len(steps) * len(SERIES) >= MAX_METRICS_PER_BATCH:
+                if len(steps) * (len(SERIES) + 1) >= MAX_METRICS_PER_BATCH:
                     break
         return steps, False
 
 
-def summary_metrics(summary: Event) -> dict[str, float]:
-    """Percentiles over all steps, such as `sync_s_p95`, and bytes by kind of collective, such as `sent_bytes_send`."""
+def steps_in_words(summary: Event, targets: str) -> str:
+    """What all steps came to, in Markdown for the run's page: of one point MLflow would draw a chart.
+
+    A row for each part's percentiles, and one for the bytes of each kind of collective.
+    """
+    made = StepSummary.model_validate({name: summary[name] for name in StepSummary.model_fields})
     percentiles = {
-        "duration_s": {name: summary[f"{name}_s"] for name in ("p50", "p95", "p99")},
-        **{f"{part}_s": values for part, values in summary["parts_s"].items()},
-        "grad_norm": summary["grad_norm"] or {},
+        "step, s": Percentiles(p50=made.p50_s, p95=made.p95_s, p99=made.p99_s),
+        **{f"{part}, s": values for part, values in made.parts_s.items()},
+        **({} if made.grad_norm is None else {"grad_norm": made.grad_norm}),
     }
-    traffic = {f"sent_bytes_{kind}": float(cost["sent_bytes"]) for kind, cost in summary["traffic"].items()}
-    return traffic | {
-        f"{name}_{percentile}": float(value)
-        for name, values in percentiles.items()
-        for percentile, value in values.items()
-    }
+    rows = [(name, *(f"{value:.4g}" for value in each.model_dump().values())) for name, each in percentiles.items()]
+    sent = [f"{kind} {cost.sent_bytes:,} bytes" for kind, cost in made.traffic.items()]
+    return "\n".join(
+        (
+            f"{plain_text.markdown(made.line(targets))}\n",
+            *plain_text.markdown_table(("", "p50", "p95", "p99"), rows),
+            *((f"\nSent by a rank: {plain_text.markdown(', '.join(sent))}",) if sent else ()),
+        )
+    )
 
 
-def _log_steps(client: MlflowClient, run_id: str, steps: list[Event], last_step: int) -> int:
+def _log_steps(client: MlflowClient, run_id: str, steps: list[Event], last_step: int, targets: str) -> int:
     from mlflow.entities import Metric
 
     metrics: list[Any] = []
     for event in steps:
         if event["event"] == SUMMARY:
-            millis, step = int(event["unix_s"] * 1000), max(last_step, 0)
-            metrics += [Metric(name, value, millis, step) for name, value in summary_metrics(event).items()]
+            client.set_tag(run_id, mlflow_store.DESCRIPTION_TAG, steps_in_words(event, targets))
             continue
         step = int(event["step"])
         if step <= last_step:
             continue
         last_step = step
-        values = {**event, "tokens_per_s": event["tokens"] / max(event["duration_s"], 1e-9)}
         millis = int(event["unix_s"] * 1000)
-        metrics += [Metric(name, float(values[name]), millis, step) for name in SERIES if name in values]
+        values = {key: float(event[name]) for name, key in SERIES.items() if name in event}
+        values[f"train/{targets}_per_s"] = event["tokens"] / max(event["duration_s"], 1e-9)
+        metrics += [Metric(key, value, millis, step) for key, value in values.items()]
     for start in range(0, len(metrics), MAX_METRICS_PER_BATCH):
         client.log_batch(run_id, metrics=metrics[start : start + MAX_METRICS_PER_BATCH])
     return last_step

@@ -10,27 +10,34 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headway.data_contracts.store.documents import FittedState, Registration, RunSpec, ShardManifest
+from headway.data_contracts.store.documents import FittedState, Json, Registration, RunSpec, ShardManifest
 from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.strict_json import parse_json
+from headway.data_contracts.types.notebook_card import notebook_card
 from headway.tasks.registry import model_refs
-from headway.tasks.registry.model_export import registered_graph
+from headway.tasks.registry.model_export import ARTIFACTS, registered_graph
+from headway.tasks.serving.exported_model import exported_file, read_exported
 from headway.tasks.serving.rows_to_predict import ROWS, as_table, rows_with_all_numbers, with_fitted_types
 from headway.training.config.encoder_specs import ENCODER_SPEC, BytePairSpec, EncoderSpec, TabularEncoderSpec
 from headway.training.data.encode.blocks import SourceBlock
 from headway.training.data.encode.byte_pair import TOKENIZER_FILE, BytePairEncoder, token_bytes
-from headway.training.data.encode.data_shape import classes_of
+from headway.training.data.encode.data_shape import classes_of, data_shape
 from headway.training.data.encode.encoders import fitted_file
 from headway.training.data.encode.packing import EOT_ID
 from headway.training.data.encode.tabular import TabularEncoder
+from headway.training.graph_check.safe_graph import load_graph
 from headway.training.programs.evaluation import graph_model, prediction, recipe_of
+from headway.training.programs.export import GRAPH, WEIGHTS
 from headway.training.recipes.built_in import BUILT_IN
+from headway.training.recipes.load import load_recipe
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,15 +45,30 @@ if TYPE_CHECKING:
     from headway.training.recipes.protocol import Recipe
 
 ROWS_AT_ONCE = 1 << 14
+MAX_COLUMNS_SHOWN = 12
 WINDOWS_AT_ONCE = 16
 """Bounds the memory of a call."""
 OnMissing = Literal["refuse", "null"]
+CONFIG = "config.json"
+"""Among the weights: what builds the model, and what its encoder learnt."""
 MISSING = "Fill it in, leave such rows out, or have `predict(rows, on_missing='null')` answer null for them."
+
+
+class ModelVersion(NamedTuple):
+    """Which model it is that answers."""
+
+    name: str
+    version: str
+    """The number in its registry."""
+    sha256: str
+    """Digest of its registration, and by that of every file that it stands on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableModel:
     """A model of table rows."""
+
+    version: ModelVersion
 
     encoder: TabularEncoder
     graph: nn.Module
@@ -57,6 +79,13 @@ class TableModel:
     """In the order of the outputs; none where a number is predicted."""
     fitted_types: Mapping[str, pa.DataType]
     """By name, of the columns that the encoder reads."""
+
+    def _repr_html_(self) -> str:
+        """For a notebook."""
+        shown, num_more = list(self.fitted_types)[:MAX_COLUMNS_SHOWN], len(self.fitted_types) - MAX_COLUMNS_SHOWN
+        columns = [*shown, *([f"and {num_more} more: model.fitted_types"] if num_more > 0 else [])]
+        answers = f"a class: {', '.join(map(str, self.classes))}" if self.classes else "a number"
+        return _card(self.version, {"reads": ", ".join(columns), "predicts": answers, "ask it": "model.predict(rows)"})
 
     def encode(self, rows: Any) -> dict[str, NDArray[Any]]:
         """The columns that the recipe reads: `numeric` float32 and `categorical` int32, (rows, columns) each.
@@ -70,8 +99,12 @@ class TableModel:
             DataError: no rows, a column is missing or of another kind than in training, or has a null that training
                 refused.
         """
-        table = with_fitted_types(as_table(rows), self.fitted_types)
-        return self._encoded(table, np.arange(table.num_rows))
+        return self._encoded(*self._numbered(rows))
+
+    def _numbered(self, rows: Any, first_row: int = 0) -> tuple[pa.Table, NDArray[np.int64]]:
+        """The columns that are read, and what each row is called."""
+        table = with_fitted_types(as_table(rows), self.fitted_types, first_row)
+        return table, np.arange(first_row, first_row + table.num_rows)
 
     def _encoded(self, table: pa.Table, row_numbers: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         encoded, first_row = [], 0
@@ -94,26 +127,30 @@ class TableModel:
             ConfigError: a recipe of your own, of which only you know how it calls its model.
             DataError: as `encode`, or a row gets no finite answer.
         """
-        table = with_fitted_types(as_table(rows), self.fitted_types)
-        return self._outputs(table, np.arange(table.num_rows))
+        return self._outputs(*self._numbered(rows))
 
     def _outputs(self, table: pa.Table, row_numbers: NDArray[np.int64]) -> NDArray[np.float32]:
         import torch
 
-        if self.recipe is None:
-            raise ConfigError(
-                "only your recipe knows what it makes of encoded rows.",
-                advice="Call `graph` with what it makes of `encode(rows)`.",
-            )
+        recipe = self.require_recipe()
         encoded = self._encoded(table, row_numbers)
         columns = {name: torch.as_tensor(values) for name, values in encoded.items()}
         with torch.inference_mode():
-            given = self.recipe.inputs(columns)  # type: ignore[attr-defined]  # the tabular recipes have it
+            given = recipe.inputs(columns)  # type: ignore[attr-defined]  # the tabular recipes have it
             made = [self.graph(some).float() for some in given.split(ROWS_AT_ONCE) if len(some)]
         width = len(self.classes) or 1
         values: NDArray[np.float32] = torch.cat([torch.zeros(0, width), *made]).numpy()
         self._refuse_overflows(values, encoded, row_numbers)
         return values
+
+    def require_recipe(self) -> Recipe:
+        """Raises `ConfigError`: a recipe of your own, of which only you know how it calls its model."""
+        if self.recipe is None:
+            raise ConfigError(
+                "only your recipe knows what it makes of encoded rows.",
+                advice="Call `graph` with what it makes of `encode(rows)`.",
+            )
+        return self.recipe
 
     def _refuse_overflows(
         self, outputs: NDArray[np.float32], encoded: Mapping[str, NDArray[Any]], row_numbers: NDArray[np.int64]
@@ -135,25 +172,26 @@ class TableModel:
             advice="Put it right, or leave such rows out: it lies too far from what the model was trained on.",
         )
 
-    def predict(self, rows: Any, *, on_missing: OnMissing = "refuse") -> pa.Table:
+    def predict(self, rows: Any, *, on_missing: OnMissing = "refuse", first_row: int = 0) -> pa.Table:
         """A row for each row: `prediction`, which is a class or a number, and of classes `p(CLASS)` each, float32.
 
         Args:
             rows: as for `encode`.
             on_missing: what becomes of a row without a number that every row had in training: `refuse` raises, `null`
                 predicts null for that row and continues.
+            first_row: what messages call the first of these rows, such as its number in a file.
 
         Raises:
             ConfigError, DataError: as `outputs`.
         """
         if on_missing not in get_args(OnMissing):
             raise ConfigError(f"on_missing is 'refuse' or 'null', not {on_missing!r}.", where="predict")
-        table = with_fitted_types(as_table(rows), self.fitted_types)
+        table, row_numbers = self._numbered(rows, first_row)
         if on_missing == "refuse" or self.encoder.fills_missing:
-            return self._predicted(table, np.arange(table.num_rows))
+            return self._predicted(table, row_numbers)
         whole = rows_with_all_numbers(table, self.encoder.numeric)
         places = pa.array(np.cumsum(whole) - 1, mask=~whole)
-        return self._predicted(table.filter(pa.array(whole)), np.flatnonzero(whole)).take(places)
+        return self._predicted(table.filter(pa.array(whole)), row_numbers[whole]).take(places)
 
     def _predicted(self, table: pa.Table, row_numbers: NDArray[np.int64]) -> pa.Table:
         import torch
@@ -179,6 +217,17 @@ class TextModel:
     context_tokens: int
     vocabulary: tuple[bytes, ...]
     """The bytes that each token stands for, by token id; none of markers, and of ids that the fit left unused."""
+    version: ModelVersion
+
+    def _repr_html_(self) -> str:
+        """For a notebook."""
+        facts = {
+            "reads": f"texts such as those of column {self.column}",
+            "vocabulary": f"{len(self.vocabulary):,} tokens",
+            "context": f"{self.context_tokens:,} tokens",
+            "ask it": "model.bits(text), model.next_token_logits(text)",
+        }
+        return _card(self.version, facts)
 
     def bits(self, text: str) -> float:
         """What the model pays for the text as a document of its own, in bits; its end is no part of it."""
@@ -207,6 +256,11 @@ class TextModel:
         return made
 
 
+def _card(version: ModelVersion, facts: Mapping[str, str]) -> str:
+    digest = {"registration": version.sha256}
+    return notebook_card(f"{version.name} version {version.version}", facts={**facts, **digest})
+
+
 def block_of(batch: pa.RecordBatch, row_numbers: NDArray[np.int64]) -> SourceBlock:
     return SourceBlock("rows", row_numbers, row_numbers.astype(np.uint64), batch)
 
@@ -218,22 +272,66 @@ def load_table_model(workspace: Workspace, model_uri: str) -> TableModel:
         ConfigError: no such model, or none of tables.
         IntegrityError: something it stands on is gone or altered.
     """
-    registration, run, spec, fitted = _stands_on(workspace, model_uri)
-    if not isinstance(spec, TabularEncoderSpec):
-        raise ConfigError(
-            f"its encoder is {spec.kind!r}, not 'tabular'.",
-            where=model_uri,
-            advice="Use `load_text_model`." if isinstance(spec, BytePairSpec) else "",
-        )
-    return TableModel(
-        # What is asked has no label.
-        encoder=TabularEncoder(spec.model_copy(update={"label": None}), fitted.statistics),
+    name, version, registration, run, spec, fitted = _stands_on(workspace, model_uri)
+    table = _require_table(spec, model_uri)
+    return _table_model(
+        ModelVersion(name, version, registration.sha256),
+        table,
+        fitted.statistics,
         graph=graph_model(workspace, registered_graph(registration)),
         recipe=_built_in_recipe(workspace, run),
-        classes=classes_of(spec, fitted.statistics),
+    )
+
+
+def load_exported_table_model(folder: Path) -> TableModel:
+    """The same of a folder that `headway export` wrote; no workspace is asked.
+
+    Raises:
+        ConfigError: no such folder, or no model of tables.
+        IntegrityError: a file is gone, or not the registered one.
+    """
+    found = read_exported(folder)
+    registration = found.registration
+    data = exported_file(folder, registration, f"/{WEIGHTS}/{CONFIG}")
+    config = parse_json(data)["model"]
+    encoder = config["encoder"]
+    table = _require_table(ENCODER_SPEC.validate_python(encoder["spec"]), str(folder))
+    recipe = None
+    if config["recipe"] in BUILT_IN:
+        recipe = load_recipe(config["recipe"], config["fields"], data_shape(encoder["spec"], encoder["fitted"]))
+    graph_bytes = exported_file(folder, registration, f"/{ARTIFACTS}/{GRAPH}")
+    return _table_model(
+        ModelVersion(registration.model, found.version, registration.sha256),
+        table,
+        encoder["fitted"],
+        graph=load_graph(graph_bytes, str(folder / GRAPH)),
+        recipe=recipe,
+    )
+
+
+def _require_table(spec: EncoderSpec, where: str) -> TabularEncoderSpec:
+    if isinstance(spec, TabularEncoderSpec):
+        return spec
+    raise ConfigError(
+        f"its encoder is {spec.kind!r}, not 'tabular'.",
+        where=where,
+        advice="Use `load_text_model`." if isinstance(spec, BytePairSpec) else "",
+    )
+
+
+def _table_model(
+    version: ModelVersion, spec: TabularEncoderSpec, statistics: Json, *, graph: nn.Module, recipe: Recipe | None
+) -> TableModel:
+    return TableModel(
+        version=version,
+        # What is asked has no label.
+        encoder=TabularEncoder(spec.model_copy(update={"label": None}), statistics),
+        graph=graph,
+        recipe=recipe,
+        classes=classes_of(spec, statistics),
         fitted_types={
             **dict.fromkeys(spec.numeric, pa.float64()),
-            **{each["column"]: pa.array(each["values"] or [""]).type for each in fitted.statistics["categorical"]},
+            **{each["column"]: pa.array(each["values"] or [""]).type for each in statistics["categorical"]},
         },
     )
 
@@ -245,7 +343,7 @@ def load_text_model(workspace: Workspace, model_uri: str) -> TextModel:
         ConfigError: no such model, or none of text, or of a recipe of the user's own.
         IntegrityError: something it stands on is gone or altered.
     """
-    registration, run, spec, fitted = _stands_on(workspace, model_uri)
+    name, version, registration, run, spec, fitted = _stands_on(workspace, model_uri)
     recipe = _built_in_recipe(workspace, run)
     if not isinstance(spec, BytePairSpec) or recipe is None:
         raise ConfigError(
@@ -262,15 +360,25 @@ def load_text_model(workspace: Workspace, model_uri: str) -> TextModel:
         column=spec.column,
         context_tokens=spec.sequence_tokens,
         vocabulary=(*known, *[b""] * (spec.vocab_size - len(known))),
+        version=ModelVersion(name, version, registration.sha256),
     )
 
 
-def _stands_on(workspace: Workspace, model_uri: str) -> tuple[Registration, RunSpec, EncoderSpec, FittedState]:
-    _, _, link = model_refs.resolve(workspace, model_uri)
+class _StandsOn(NamedTuple):
+    name: str
+    version: str
+    registration: Registration
+    run: RunSpec
+    spec: EncoderSpec
+    fitted: FittedState
+
+
+def _stands_on(workspace: Workspace, model_uri: str) -> _StandsOn:
+    name, version, link = model_refs.resolve(workspace, model_uri)
     registration = workspace.load(link, Registration)
     run = workspace.load(registration.run, RunSpec)
     spec = ENCODER_SPEC.validate_python(workspace.load(run.manifest, ShardManifest).spec["encoder"])
-    return registration, run, spec, workspace.load(run.fitted, FittedState)
+    return _StandsOn(name, version, registration, run, spec, workspace.load(run.fitted, FittedState))
 
 
 def _built_in_recipe(workspace: Workspace, run: RunSpec) -> Recipe | None:

@@ -41,7 +41,7 @@ def as_table(rows: Any) -> pa.Table:
     raise DataError(f"a {type(rows).__name__} holds no rows.", where=ROWS, advice=f"Give {KINDS}.")
 
 
-def with_fitted_types(table: pa.Table, fitted_types: Mapping[str, pa.DataType]) -> pa.Table:
+def with_fitted_types(table: pa.Table, fitted_types: Mapping[str, pa.DataType], first_row: int = 0) -> pa.Table:
     """The columns that the model reads, as it was fitted to them: the others are left out.
 
     Whole numbers that came as floats, as pandas has them where one is missing, are whole numbers again. A column
@@ -52,13 +52,26 @@ def with_fitted_types(table: pa.Table, fitted_types: Mapping[str, pa.DataType]) 
     """
     made = {}
     for name, wanted in fitted_types.items():
-        found = table.schema.get_all_field_indices(name)
-        if len(found) != 1:
-            there = ", ".join(table.column_names[:20]) or "none"
-            what = f"have column {name!r} twice." if found else f"have no column {name!r}; there are {there}."
-            raise DataError(what, where=ROWS, advice=f"The model reads {', '.join(fitted_types)}: give each once.")
-        made[name] = _typed_column(table.column(found[0]), name, wanted)
+        place = _place(table.column_names, name, fitted_types)
+        made[name] = _typed_column(table.column(place), name, wanted, first_row)
     return pa.table(made)
+
+
+def require_readable(schema: pa.Schema, fitted_types: Mapping[str, pa.DataType]) -> None:
+    """Raises `DataError`: rows of this schema lack a column, or have one of a kind that it was not fitted as."""
+    for name, wanted in fitted_types.items():
+        kind = schema.types[_place(schema.names, name, fitted_types)]
+        if not types.is_null(kind):
+            _typed(plain(pa.array([], kind)), name, wanted, 0)
+
+
+def _place(names: Sequence[str], name: str, fitted_types: Mapping[str, pa.DataType]) -> int:
+    found = [place for place, each in enumerate(names) if each == name]
+    if len(found) == 1:
+        return found[0]
+    there = ", ".join(names[:20]) or "none"
+    what = f"have column {name!r} twice." if found else f"have no column {name!r}; there are {there}."
+    raise DataError(what, where=ROWS, advice=f"The model reads {', '.join(fitted_types)}: give each once.")
 
 
 def rows_with_all_numbers(table: pa.Table, names: Sequence[str]) -> NDArray[np.bool_]:
@@ -71,26 +84,30 @@ def rows_with_all_numbers(table: pa.Table, names: Sequence[str]) -> NDArray[np.b
     return whole
 
 
-def _typed_column(column: pa.ChunkedArray, name: str, wanted: pa.DataType) -> pa.ChunkedArray:
+def _typed_column(column: pa.ChunkedArray, name: str, wanted: pa.DataType, first_row: int) -> pa.ChunkedArray:
     if column.null_count == len(column):
         return pa.chunked_array([pa.nulls(len(column), wanted)])
     # Piece by piece: joined, texts could be more than the 2 GB that an array holds.
-    return pa.chunked_array([_typed(plain(chunk), name, wanted) for chunk in column.chunks])
+    pieces = []
+    for chunk in column.chunks:
+        pieces.append(_typed(plain(chunk), name, wanted, first_row))
+        first_row += len(chunk)
+    return pa.chunked_array(pieces)
 
 
-def _typed(column: pa.Array, name: str, wanted: pa.DataType) -> pa.Array:
+def _typed(column: pa.Array, name: str, wanted: pa.DataType, first_row: int) -> pa.Array:
     if types.is_floating(wanted):
         if not (types.is_primitive(column.type) or types.is_decimal(column.type)) or types.is_temporal(column.type):
             raise _other(name, column, "numbers")
         return column
     if types.is_integer(wanted):
-        return _whole(column, name)
+        return _whole(column, name, first_row)
     if not types.is_string(column.type):
         raise _other(name, column, "texts")
     return column
 
 
-def _whole(column: pa.Array, name: str) -> pa.Array:
+def _whole(column: pa.Array, name: str, first_row: int) -> pa.Array:
     if types.is_integer(column.type) or types.is_boolean(column.type):
         return pc.cast(column, pa.int64())
     if not types.is_floating(column.type):
@@ -100,12 +117,15 @@ def _whole(column: pa.Array, name: str) -> pa.Array:
     try:
         return pc.cast(values, pa.int64())
     except pa.ArrowInvalid as error:
-        raise _other(name, column, "whole numbers") from error
+        fits = pc.and_(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), float(1 << 63)))
+        is_whole = pc.fill_null(fits, True).to_numpy(zero_copy_only=False)
+        row = first_row + int(np.argmin(is_whole))
+        raise _other(name, column, "whole numbers", f", and holds another in row {row}") from error
 
 
-def _other(name: str, column: pa.Array, fitted: str) -> DataError:
+def _other(name: str, column: pa.Array, fitted: str, more: str = "") -> DataError:
     advice = "Convert it to the type of the rows that the model was trained on."
-    return DataError(f"column {name!r} is {column.type} and was fitted as {fitted}.", where=ROWS, advice=advice)
+    return DataError(f"column {name!r} is {column.type} and was fitted as {fitted}{more}.", where=ROWS, advice=advice)
 
 
 def _has_columns(rows: Mapping[Any, Any]) -> bool:

@@ -6,43 +6,57 @@ import lzma
 import math
 import operator
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import TypedDict
 
+import numpy as np
 from pydantic import Field
 
 from headway.data_contracts.sources.reading import SourceSpec
 from headway.data_contracts.store.documents import (
     ChampionComparison,
+    Continuation,
+    ContractReceipt,
     EvaluationReport,
     Frozen,
+    Importance,
     Incomparable,
     Interval,
     Link,
+    Registration,
+    RunSpec,
     ShardManifest,
+    WorstExample,
 )
 from headway.data_contracts.store.errors import DataError, IntegrityError
+from headway.data_contracts.store.plain_text import MAX_FIELD_CHARS, one_line
 from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.types import report_text
 from headway.tasks.core.artifacts import artifact_key, show_markdown
 from headway.tasks.core.candidate import read_candidate
 from headway.tasks.core.code_version import code_version
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.outlook import Outlook, found, look_up, would_run
-from headway.tasks.core.pages import evaluation_page
+from headway.tasks.core.pages import contract_page, evaluation_page
 from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
 from headway.tasks.registry import model_refs
-from headway.tasks.registry.evaluation_report import ReportContext, render_html, render_markdown
+from headway.tasks.registry.evaluation_report import ReportContext, render_markdown
+from headway.tasks.reports.evaluation_page import PageFacts, render_html
+from headway.tasks.reports.evidence import publish_curve, publish_outputs, read_evidence
 from headway.tasks.rows.heldout_parts import ranking_fraction
 from headway.tasks.rows.slices import OTHERS, SliceBy
 from headway.tasks.stages.register import RegistrySpec, registered_before
 from headway.tasks.stages.scoring import ScoringHarness, only
 from headway.training.checkpoint.inexactness import inexactness
+from headway.training.checkpoint.layout import run_folder
 from headway.training.config.shards import HELDOUT, ShardSpec
+from headway.training.evaluation.class_figures import class_figures
 from headway.training.evaluation.measures import Measure, Sums
+from headway.training.evaluation.number_figures import number_figures
 from headway.training.evaluation.statistics import paired_difference, ratio_interval
 from headway.training.launch.base.gang import LaunchSpec
-from headway.training.programs.evaluation import Scores
+from headway.training.programs.evaluation import DetailsRequest, Scores
 
 CODE = (
     *(
@@ -51,6 +65,11 @@ CODE = (
         "headway.tasks.stages.evaluate",
         "headway.tasks.stages.scoring",
         "headway.tasks.registry.evaluation_report",
+        "headway.tasks.reports.evaluation_page",
+        "headway.tasks.reports.evidence",
+        "headway.tasks.reports.pictures",
+        "headway.training.evaluation.class_figures",
+        "headway.training.evaluation.number_figures",
     ),
     *("headway.tasks.rows.slices", "headway.tasks.rows.heldout_parts", "headway.training.data.shards.source_values"),
     *(
@@ -58,6 +77,8 @@ CODE = (
         "headway.training.data.encode.host",
     ),  # encode today's documents for a champion with another encoder
 )
+MAX_WORST = 20
+MAX_IMPORTANCES = 200
 MIN_SLICE = 5
 """Slices of fewer examples are taken together."""
 TAIL_RESAMPLES = 5
@@ -84,6 +105,12 @@ class EvaluationSpec(Frozen):
         "also where the share is lower later. 0: none, and no trials.",
     )
     xz_baseline: bool = Field(True, description="Also compress the held-out documents with `xz -9`, for scale.")
+    continuations: int = Field(
+        3, ge=0, le=10, description="Held-out rows of a text whose beginnings the page quotes and the model continues."
+    )
+    trees_baseline: bool = Field(
+        True, description="Of a table, also fit boosted trees on some of its training rows, for scale: scikit-learn's."
+    )
     slices: tuple[SliceBy, ...] = Field(
         default=(),
         exclude_if=operator.not_,
@@ -116,7 +143,9 @@ def evaluate(
     if (own := _own_report(context, registry, checkpoint, champion)) is not None:
         with context.ledger.span("stage.evaluate", found=True):
             return own
-    bench = ScoringHarness(context=context, launch=launch, shards=shards, source=source)
+    bench = ScoringHarness(
+        context=context, launch=launch, shards=shards, source=source, boosted_trees=spec.trees_baseline
+    )
     manifest = read_candidate(workspace, checkpoint).run.manifest
     link = find_or_make(
         context,
@@ -178,7 +207,7 @@ def _inputs(
         "spec": spec.model_dump(mode="json"),
         "set_apart": ranking_fraction(context, spec.ranking_share, shards),
         "code": code_version(*CODE),
-        "libraries": {name: version(name) for name in ("numpy", "torch")},
+        "libraries": {name: version(name) for name in ("numpy", "torch", "scikit-learn")},
     }
 
 
@@ -209,7 +238,7 @@ def _evaluate(
     candidate = read_candidate(workspace, checkpoint)
     metric_set = bench.metric_set(candidate.run)
     measure = metric_set.decisive
-    scored = bench.score(candidate)
+    scored = bench.score(candidate, details=DetailsRequest(seed=spec.seed, continuations=spec.continuations))
     parts = bench.parted(spec.ranking_share, candidate.run, scored.examples)
     own = only(scored, parts.evaluation)
     theirs = None if champion is None else bench.score_champion(champion, candidate.run)
@@ -228,6 +257,9 @@ def _evaluate(
     for by, labels in bench.slices_by(spec.slices, candidate.run, scored.examples).items():
         evaluated = [labels[number] for number in parts.evaluation]
         slices |= slices_of(evaluated, weights, others=f"{by.prefix}{OTHERS}")
+    outputs = own.details.outputs
+    kept = None if outputs is None else publish_outputs(workspace, outputs)
+    curve = publish_curve(workspace, candidate)
     report = EvaluationReport(
         checkpoint=checkpoint,
         manifest=candidate.run.manifest,
@@ -238,32 +270,105 @@ def _evaluate(
         metric=measure.name,
         greater_is_better=measure.greater_is_better,
         metrics={
-            each.name: _interval(spec, each, own.sums) for each in metric_set.measures if each.is_defined(own.sums)
+            each.name: interval_of(spec, each, own.sums) for each in metric_set.measures if each.is_defined(own.sums)
         },
-        slices={name: _interval(spec, measure, _of(own.sums, chosen)) for name, chosen in slices.items()},
+        slices={name: interval_of(spec, measure, subset_of(own.sums, chosen)) for name, chosen in slices.items()},
         slice_sizes={name: len(chosen) for name, chosen in slices.items()},
         baselines=baselines,
         gate_baseline=metric_set.gate_baseline,
-        baseline_difference=_difference(spec, measure, own.sums, own.baselines[metric_set.gate_baseline]),
+        baseline_difference=difference_of(spec, measure, own.sums, own.baselines[metric_set.gate_baseline]),
         comparison=None
         if champion is None or not isinstance(theirs, Scores)
         else _compare(spec, measure, own, theirs, champion, slices),
         incomparable=theirs if isinstance(theirs, Incomparable) else None,
         inexact=inexactness(candidate.manifest.scalars),
+        slice_metrics={
+            each.name: {
+                name: interval_of(spec, each, sums)
+                for name, chosen in slices.items()
+                if each.is_defined(sums := subset_of(own.sums, chosen))
+            }
+            for each in metric_set.measures[1:]
+        },
+        baseline_intervals={name: interval_of(spec, measure, sums) for name, sums in own.baselines.items()},
+        baseline_differences={
+            name: difference_of(spec, measure, own.sums, sums) for name, sums in own.baselines.items()
+        },
+        class_figures=None
+        if outputs is None or outputs.probability is None
+        else class_figures(outputs, bench.class_names(candidate.run), **spec.resampling),
+        number_figures=None
+        if outputs is None or outputs.probability is not None
+        else number_figures(outputs, **spec.resampling),
+        importances=_importances(spec, own, bench.input_names, candidate.run),
+        num_importance_examples=0 if own.details.importance is None else own.details.importance.shape[1],
+        worst=worst_examples(measure, own),
+        continuations=tuple(Continuation.model_validate(each) for each in own.details.continuations),
+        outputs=kept,
+        no_outputs="" if metric_set.predicts == "tokens" or outputs is not None else own.details.reason,
     )
     page_context = report_context(context, registry, report, evaluated_unix_s=time.time())
-    page = workspace.publish(evaluation_page(report.link), render_html(report, page_context).encode())
-    return StageOutput(document=report, files=(page,))
+    evidence = read_evidence(workspace, report)
+    facts = page_facts(bench, candidate.run, report)
+    page = workspace.publish(evaluation_page(report.link), render_html(report, page_context, evidence, facts).encode())
+    return StageOutput(document=report, files=tuple(file for file in (page, kept, curve) if file is not None))
 
 
-def _interval(spec: EvaluationSpec, measure: Measure, sums: Sums) -> Interval:
+def page_facts(bench: ScoringHarness, run: RunSpec, report: EvaluationReport) -> PageFacts:
+    """What the documents around a report say, and the pages that lie beside its own."""
+    workspace = bench.context.workspace
+    receipt = workspace.load(run.receipt, ContractReceipt)
+    beside = [("Contract", contract_page(run.receipt), f"{receipt.contract_name} {receipt.contract_version}")]
+    if (against := report.compared_with) is not None:
+        link = workspace.load(against, Registration).evaluation
+        beside.append(("The champion's evaluation", evaluation_page(link), link.short))
+    pages = [(name, path.removeprefix("reports/"), text) for name, path, text in beside if workspace.exists(path)]
+    has_outputs = report.outputs is not None
+    return PageFacts(
+        target=bench.target_column(run) if report.number_figures is not None else "",
+        class_names=tuple(bench.class_names(run)) if has_outputs and report.class_figures is not None else (),
+        links=(*pages, ("Run", f"../{run_folder(run.link)}/", run.link.short)),
+        dates=tuple((f"Newest row, {each.rule_id}", report_text.moment(each.unix_s)) for each in receipt.freshness),
+    )
+
+
+def worst_examples(measure: Measure, scores: Scores) -> tuple[WorstExample, ...]:
+    """By their own figure, the worst first; those without anything to predict are left out."""
+    weights = measure.denominators(scores.sums)
+    own = np.divide(measure.numerators(scores.sums), weights, out=np.zeros(len(weights)), where=weights > 0)
+    # A decisive measure is a loss here; of one that is not the smallest would be the worst.
+    order = np.argsort(own if measure.greater_is_better else -own, kind="stable")
+    chosen = [int(number) for number in order if weights[number] > 0][:MAX_WORST]
+    return tuple(WorstExample(name=scores.examples[number], value=float(own[number])) for number in chosen)
+
+
+def _importances(
+    spec: EvaluationSpec, scores: Scores, input_names: Callable[[RunSpec], list[str]], run: RunSpec
+) -> tuple[Importance, ...]:
+    """The greatest first."""
+    importance = scores.details.importance
+    if importance is None or not importance.shape[1]:
+        return ()
+    names = input_names(run)
+    ones = np.ones(importance.shape[1])
+    found = [
+        Importance(
+            name=one_line(names[number], MAX_FIELD_CHARS) if number < len(names) else f"input {number}",
+            increase=ratio_interval(increase, ones, **spec.resampling),
+        )
+        for number, increase in enumerate(importance)
+    ]
+    return tuple(sorted(found, key=lambda each: -each.increase.value)[:MAX_IMPORTANCES])
+
+
+def interval_of(spec: EvaluationSpec, measure: Measure, sums: Sums) -> Interval:
     ratio = ratio_interval(measure.numerators(sums), measure.denominators(sums), **spec.resampling)
     # A measure may fall as its ratio grows, which turns the interval round.
     low, high = sorted((measure.of_ratio(ratio.low), measure.of_ratio(ratio.high)))
     return Interval(value=measure.of_ratio(ratio.value), low=low, high=high)
 
 
-def _difference(spec: EvaluationSpec, measure: Measure, own: Sums, other: Sums) -> Interval:
+def difference_of(spec: EvaluationSpec, measure: Measure, own: Sums, other: Sums) -> Interval:
     return paired_difference(
         measure.numerators(own), measure.numerators(other), measure.denominators(own), **spec.resampling
     )
@@ -286,7 +391,7 @@ def _compare(
     # A paired difference needs the same examples in the same order, each with the same weight.
     if own.examples != theirs.examples or weights[0] != weights[1]:
         raise IntegrityError("champion and challenger were scored on different examples.", where=champion.short)
-    difference = _difference(spec, measure, own.sums, theirs.sums)
+    difference = difference_of(spec, measure, own.sums, theirs.sums)
     wide = widened(spec, len(slices))
     return ChampionComparison(
         champion=champion,
@@ -294,13 +399,13 @@ def _compare(
         champion_value=measure.value(theirs.sums),
         difference=difference,
         slices={
-            name: _difference(wide, measure, _of(own.sums, chosen), _of(theirs.sums, chosen))
+            name: difference_of(wide, measure, subset_of(own.sums, chosen), subset_of(theirs.sums, chosen))
             for name, chosen in slices.items()
         },
     )
 
 
-def _of(sums: Sums, chosen: Sequence[int]) -> Sums:
+def subset_of(sums: Sums, chosen: Sequence[int]) -> Sums:
     return {name: values[chosen] for name, values in sums.items()}
 
 

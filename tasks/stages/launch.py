@@ -39,7 +39,9 @@ from headway.tasks.stages.starting_point import ResolvedStart, record_start, res
 from headway.tasks.stages.training_watch import TrainingWatch
 from headway.training.checkpoint.layout import checkpoint_path, run_folder, step_of, stored_files
 from headway.training.config.optimizer import learning_rate_line
+from headway.training.config.recipe_specs import GradientBoostingSpec
 from headway.training.config.shapes import TokenShape
+from headway.training.config.shards import TRAIN
 from headway.training.config.training_spec import TrainingSpec, batch_line, can_share, length_line, targets_of
 from headway.training.engine.run_documents import data_shape, mixed_manifests
 from headway.training.frozen.code_archive import freeze_code, freeze_environment
@@ -47,6 +49,7 @@ from headway.training.frozen.recipe_check import may_name_matrices
 from headway.training.launch.base.gang import Gang, LaunchSpec
 from headway.training.launch.base.retry_budget import AttemptRecords
 from headway.training.observe.ledger import SpoolTail
+from headway.training.recipes.built_in import model_fields
 
 Poll = Callable[[], int | None]
 
@@ -59,6 +62,7 @@ def launch(context: RunContext, training: TrainingSpec, spec: LaunchSpec, manife
         TrainingFailed: the budget is spent, or a rank failed for good.
         RunStopped: a stop was asked for; a checkpoint was kept and the same command continues.
     """
+    training = training.for_rows(num_training_rows(context, manifest))
     with context.ledger.span("launch.freeze"):
         settled = describe_run(context, training, manifest)
         link = context.workspace.publish_document(settled.run)
@@ -89,6 +93,10 @@ def continue_run(context: RunContext, spec: LaunchSpec, cut: Link, tracking_uri:
             ) from error
     context.ledger.event("run.carried_on", message=f"run {name}, started before, on its own code and data")
     return _trained(context, training, spec, ResolvedStart(run, ""), tracking_uri)
+
+
+def num_training_rows(context: RunContext, manifest: Link) -> int:
+    return context.workspace.load(manifest, ShardManifest).num_rows(TRAIN)
 
 
 def _trained(
@@ -160,6 +168,7 @@ def outlook(context: RunContext, training: TrainingSpec, manifest: Link | None) 
     memory_bytes = None if last is None else _rank_memory_bytes(context, last.document)
     seen, steps = would_run(context, "launch"), []
     if manifest is not None:
+        training = training.for_rows(num_training_rows(context, manifest))
         settled = describe_run(context, training, manifest)
         start, link = settled.message or start, settled.run.link
         seen = look_up(context, "launch", launch_inputs(settled.run))
@@ -168,7 +177,7 @@ def outlook(context: RunContext, training: TrainingSpec, manifest: Link | None) 
             seen = seen.model_copy(update={"detail": f"step {checkpoint.step:,}"})
         else:
             steps = sorted(workspace.names(f"{run_folder(link)}/checkpoints"))
-    if seen.document is None:
+    if seen.document is None and training.max_epochs is None:
         seen = _by_the_step(seen, last, training.max_steps, steps[-1] if steps else None)
     return LaunchOutlook(**dict(seen), start=start, rank_memory_bytes=memory_bytes)
 
@@ -196,7 +205,7 @@ def _by_the_step(seen: Outlook, last: stages.StageRecord | None, max_steps: int,
     )
     if last is None or num_before == num_steps:
         return seen
-    if not num_before:
+    if int(num_before) < 1:
         return seen.model_copy(update={"expected_s": None})
     took_s = float(last.provenance["duration_s"])
     line = f"by the step: the last {count(int(num_before), 'step')} took {took_s:.1f} s"
@@ -297,7 +306,7 @@ def watched_training(
         make_folder(run_dir)
         bounds = {"max_attempts": spec.max_attempts, "max_steps": training.max_steps}
         context.ledger.event("run.folder", run=run.sha256, path=str(run_dir), **bounds)
-        num_rows = workspace.load(run.manifest, ShardManifest).num_rows("train")
+        num_rows = num_training_rows(context, run.manifest)
         lines = training_lines(context, training, spec, _context_tokens(context, run), num_rows)
         context.ledger.event("batch", message=lines.batch)
         context.ledger.event("length", message=lines.length)
@@ -316,8 +325,17 @@ def watched_training(
             ranks_per_node=spec.ranks_per_node,
             possible_nodes=possible_nodes(training, spec),
         )
-        shipper = SeriesShipper(workspace, tracking_uri, context.pipeline, run, lease.is_lost)
         facts = step_facts(context, run, training) | ({"trial": name} if name else {})
+        shipper = SeriesShipper(
+            workspace,
+            tracking_uri,
+            context.pipeline,
+            run,
+            lease.is_lost,
+            targets=facts["targets"],
+            trial=name,
+            is_here=spec.launcher == "local",
+        )
         watch = TrainingWatch(context, run_dir, facts, shipper.add, joins_in=spec.is_detached)
         carrier = CheckpointCarrier(workspace, run_folder(run.link), run.link, context.ledger, lease.require)
         # The carrier is left first: where the last checkpoint cannot be published, MLflow's run ends as failed.
@@ -352,13 +370,20 @@ def training_lines(
     return TrainingLines(
         batch=batch_line(training, world_size=spec.world_size, context_tokens=context_tokens),
         length=length_line(training, context_tokens=context_tokens, num_rows=num_rows),
-        rates=learning_rate_line(
-            training.optimizer,
-            training.schedule,
-            global_batch=training.global_batch_sequences,
-            max_steps=training.max_steps,
-            has_matrices=may_name_matrices(training.recipe.name, (str(context.base),)),
-        ),
+        rates=_rates_line(context, training),
+    )
+
+
+def _rates_line(context: RunContext, training: TrainingSpec) -> str:
+    if training.grows_trees:
+        fields = model_fields(GradientBoostingSpec, training.recipe.model)
+        return f"{fields.learning_rate:g} of each tree is added; {fields.leaves} leaves at most"
+    return learning_rate_line(
+        training.optimizer,
+        training.schedule,
+        global_batch=training.global_batch_sequences,
+        max_steps=training.max_steps,
+        has_matrices=may_name_matrices(training.recipe.name, (str(context.base),)),
     )
 
 

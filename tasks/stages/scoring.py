@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from headway.data_contracts.sources.reading import SourceSpec, read_file
 from headway.data_contracts.store.digests import canonical_json, sha256_of
@@ -30,14 +33,16 @@ from headway.tasks.rows.slices import SliceBy, labels_of
 from headway.tasks.rows.source_rows import source_rows
 from headway.tasks.stages.shard import accepted_files, shards_under
 from headway.training.checkpoint.layout import run_folder
-from headway.training.config.encoder_specs import ENCODER_SPEC, EncoderSpec
+from headway.training.config.encoder_specs import ENCODER_SPEC, EncoderSpec, TabularEncoderSpec
 from headway.training.config.shards import HELDOUT, ShardSpec, SkewLimits
+from headway.training.data.encode.data_shape import classes_of
 from headway.training.data.shards.source_values import values_of_split
 from headway.training.data.shards.splits import SourceRows
+from headway.training.engine.run_documents import training_spec
 from headway.training.evaluation.measures import MetricSet, metric_set_of, target_of
-from headway.training.evaluation.scorers import places_of_examples
+from headway.training.evaluation.scorers import class_names, places_of_examples
 from headway.training.launch.base.gang import LaunchSpec
-from headway.training.programs.evaluation import EvaluationRequest, Scores, merge
+from headway.training.programs.evaluation import DetailsRequest, EvaluationRequest, Scores, merge
 
 CHAMPION_SHARDS = "evaluate.champion_shards"
 """In the ledger, today's documents under a champion's encoder are no stage of this run."""
@@ -49,11 +54,21 @@ def only(scores: Scores, chosen: Sequence[int]) -> Scores:
     def some(values: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(values[number] for number in chosen)
 
+    details = scores.details
+    # Both are of rows, of which each is an example by its number.
+    if details.outputs is not None:
+        details = dataclasses.replace(details, outputs=details.outputs.only(chosen))
+    if details.importance is not None and details.importance_rows is not None:
+        kept = np.isin(details.importance_rows, chosen)
+        details = dataclasses.replace(
+            details, importance=details.importance[:, kept], importance_rows=details.importance_rows[kept]
+        )
     return Scores(
         examples=some(scores.examples),
         slices=some(scores.slices),
         sums={name: values[chosen] for name, values in scores.sums.items()},
         baselines={name: {each: its[chosen] for each, its in sums.items()} for name, sums in scores.baselines.items()},
+        details=details,
     )
 
 
@@ -65,17 +80,26 @@ class ScoringHarness:
     launch: LaunchSpec
     shards: ShardSpec
     source: SourceSpec
+    folder: str = "evaluate"
+    """Of a run's own, where its ranks work: two that score at once must not share one."""
+    boosted_trees: bool = False
+    """Whether boosted trees are among the baselines of a table."""
 
-    def score(self, candidate: Candidate, *, baselines: bool = True) -> Scores:
+    def score(self, candidate: Candidate, *, baselines: bool = True, details: DetailsRequest | None = None) -> Scores:
         """A candidate on its own run's shards, and the baselines beside it.
+
+        Args:
+            details: what else is wanted of it, beside the scores.
 
         Raises:
             IntegrityError: its checkpoint is not what was verified.
         """
         require_files(self.context, candidate)
-        return self._run_ranks(candidate, candidate.run.manifest, baselines=baselines)
+        return self._run_ranks(candidate, candidate.run.manifest, baselines=baselines, details=details)
 
-    def score_champion(self, champion: Link, today: RunSpec) -> Scores | Incomparable:
+    def score_champion(
+        self, champion: Link, today: RunSpec, details: DetailsRequest | None = None
+    ) -> Scores | Incomparable:
         """The champion on today's documents, under its own encoder where that differs.
 
         It is scored from the checkpoint that its registration names; where that is gone or damaged, from the registered
@@ -99,7 +123,7 @@ class ScoringHarness:
             message = f"{error.where}: {error.what}".removesuffix(".")
             return Incomparable(champion=champion, reason=f"its encoder cannot read today's data ({message})")
         graph = self._graph_instead(registration, candidate)
-        return self._run_ranks(candidate, manifest, baselines=False, graph=graph)
+        return self._run_ranks(candidate, manifest, baselines=False, graph=graph, details=details)
 
     def _graph_instead(self, registration: Registration, candidate: Candidate) -> StoredFile | None:
         """None while the checkpoint is whole."""
@@ -157,6 +181,19 @@ class ScoringHarness:
         """Whether each example is a whole file of the source."""
         return not self.source.is_table
 
+    def class_names(self, run: RunSpec) -> list[str]:
+        """By number, as slices call them; none of an encoder of one's own."""
+        return class_names(classes_of(self._encoder(run), self._fitted_state(run)))
+
+    def target_column(self, run: RunSpec) -> str:
+        """What is predicted, for a person."""
+        return str(getattr(self._encoder(run), "label", None) or "the label")
+
+    def input_names(self, run: RunSpec) -> list[str]:
+        """Of a table's inputs, in the order of its blocks; none of other rows."""
+        encoder = self._encoder(run)
+        return [*encoder.numeric, *encoder.categorical] if isinstance(encoder, TabularEncoderSpec) else []
+
     def slices_by(
         self, slices: tuple[SliceBy, ...], today: RunSpec, examples: tuple[str, ...]
     ) -> dict[SliceBy, list[str]]:
@@ -211,7 +248,13 @@ class ScoringHarness:
         return [files[path] for path in paths]
 
     def _run_ranks(
-        self, candidate: Candidate, manifest: Link, *, baselines: bool, graph: StoredFile | None = None
+        self,
+        candidate: Candidate,
+        manifest: Link,
+        *,
+        baselines: bool,
+        graph: StoredFile | None = None,
+        details: DetailsRequest | None = None,
     ) -> Scores:
         """Run the evaluation ranks on one checkpoint, with the code that trained it."""
         workspace = self.context.workspace
@@ -220,14 +263,21 @@ class ScoringHarness:
             run=candidate.run.sha256,
             manifest=manifest.sha256,
             baselines=baselines,
+            # Beside themselves they would say nothing.
+            boosted_trees=baselines and self.boosted_trees and not training_spec(candidate.run).grows_trees,
             graph=graph,
         )
-        run_dir = workspace.local_path(f"{run_folder(candidate.run.link)}/evaluate/{manifest.sha256[:16]}")
-        return run_evaluation(self.context, self.launch, candidate.run, request, run_dir)
+        run_dir = workspace.local_path(f"{run_folder(candidate.run.link)}/{self.folder}/{manifest.sha256[:16]}")
+        return run_evaluation(self.context, self.launch, candidate.run, request, run_dir, details)
 
 
 def run_evaluation(
-    context: RunContext, launch: LaunchSpec, run: RunSpec, request: EvaluationRequest, run_dir: Path
+    context: RunContext,
+    launch: LaunchSpec,
+    run: RunSpec,
+    request: EvaluationRequest,
+    run_dir: Path,
+    details: DetailsRequest | None = None,
 ) -> Scores:
     """Run the evaluation ranks of a run's frozen code, who work in `run_dir`.
 
@@ -241,6 +291,9 @@ def run_evaluation(
     # What is left at its default is left out: the run's code may be older than a field.
     (run_dir / "request.json").write_bytes(canonical_json(request.model_dump(mode="json", exclude_defaults=True)))
     ranks = launch.world_size
-    arguments = ("--request", str(run_dir / "request.json"), "--out", str(out))
+    arguments: tuple[str, ...] = ("--request", str(run_dir / "request.json"), "--out", str(out))
+    if details is not None:
+        (run_dir / "details.json").write_bytes(canonical_json(details.model_dump(mode="json")))
+        arguments = (*arguments, "--details", str(run_dir / "details.json"))
     run_stepless(context, launch, run, "headway.training.programs.evaluation", run_dir, *arguments, ranks=ranks)
     return merge(out, ranks)

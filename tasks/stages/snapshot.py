@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
-from headway.data_contracts.rules.contract import load_contract
 from headway.data_contracts.sources.reading import SourceSpec, resolve_base_uri, take_snapshot
 from headway.data_contracts.store.digests import canonical_json, sha256_of
 from headway.data_contracts.store.documents import Link, Snapshot
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.strict_json import parse_json
+from headway.data_contracts.suites.contract_file import read_contract_file
 from headway.data_contracts.types.report_text import count
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.outlook import Outlook, look_up
@@ -47,7 +47,7 @@ def snapshot(context: RunContext, contract_file: str, source: SourceSpec) -> Lin
 
 def take(context: RunContext, contract_file: str, source: SourceSpec) -> Snapshot:
     """The source as it is now. Raises as `snapshot`."""
-    contract = load_contract(context.base / contract_file)
+    contract = read_contract_file(context.base / contract_file).contract
     taken = take_snapshot(
         source,
         base=context.base,
@@ -82,7 +82,7 @@ def known_place(workspace: Workspace, snapshot: Link) -> Path | None:
     if not workspace.exists(where):
         return None
     try:
-        value = json.loads(workspace.read(where))
+        value = parse_json(workspace.read(where))
         place, whole = str(value["place"]), value["sha256"] == sha256_of(value["place"])
     except (ValueError, KeyError, TypeError) as error:
         raise IntegrityError("not a readable note of where the source lay.", where=where) from error

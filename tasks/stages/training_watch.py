@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from headway.data_contracts.types.report_text import length
 from headway.tasks.core.artifacts import ProgressBar, artifact_key
 from headway.tasks.core.context import RunContext
 from headway.tasks.registry.track import SUMMARY
@@ -32,6 +33,7 @@ class TrainingWatch:
         """
         self._context, self._attempts, self._facts, self._ship = context, run_dir / "attempts", facts, ship
         self._tails: dict[Path, SpoolTail] = {}
+        self._pace = Pace()
         key = artifact_key(context.pipeline, "training", str(facts.get("trial", "")))
         self._bar = ProgressBar(key, "Training steps, in percent")
         # One whose supervisor was killed never ends on record: of those that have not, only the newest can continue.
@@ -65,4 +67,30 @@ class TrainingWatch:
         # It may fall: after a restart the ranks continue from the step of an older checkpoint.
         self._step = int(event["step"])
         self._ship(event)
-        self._bar.move(100 * self._step / self._facts["max_steps"], time.monotonic())
+        max_steps = int(self._facts["max_steps"])
+        line = self._pace.line(event, max_steps, str(self._facts.get("targets", "targets")))
+        self._bar.move(100 * self._step / max_steps, time.monotonic(), line)
+
+
+class Pace:
+    """What the progress bar says beside its share: step, loss, rate, and when the last step should be done."""
+
+    def __init__(self) -> None:
+        self._last_unix_s: float | None = None
+        self._step_s: float | None = None
+
+    def line(self, step: Event, max_steps: int, targets: str) -> str:
+        duration_s = max(float(step.get("duration_s", 0.0)), 1e-9)
+        ended_unix_s = float(step["unix_s"]) + duration_s
+        # From end to end, so that what checkpoints and restarts take counts; moved little, so that it does not shake.
+        took_s = duration_s if self._last_unix_s is None else max(ended_unix_s - self._last_unix_s, 0.0)
+        self._step_s = took_s if self._step_s is None else 0.9 * self._step_s + 0.1 * took_s
+        self._last_unix_s = ended_unix_s
+        parts = [f"step {int(step['step']):,} of {max_steps:,}"]
+        if "loss" in step:
+            parts.append(f"loss {float(step['loss']):.4g}")
+        if "tokens" in step:
+            parts.append(f"{step['tokens'] / max(self._step_s, 1e-9):,.0f} {targets}/s")
+        if (left := max_steps - int(step["step"])) > 0:
+            parts.append(f"ends in {length(left * self._step_s)}")
+        return ", ".join(parts)

@@ -25,7 +25,14 @@ from headway.tasks.ownership.lease_acquisition import observe_lease
 from headway.tasks.rows.heldout_parts import remember_ranking
 from headway.tasks.stages.evaluate import CODE as JUDGING
 from headway.tasks.stages.evaluate import EvaluationSpec
-from headway.tasks.stages.launch import describe_run, launch_inputs, record_trained, train, watched_training
+from headway.tasks.stages.launch import (
+    describe_run,
+    launch_inputs,
+    num_training_rows,
+    record_trained,
+    train,
+    watched_training,
+)
 from headway.tasks.stages.scoring import ScoringHarness, only
 from headway.tasks.stages.starting_point import ResolvedStart
 from headway.training.config.shards import ShardSpec
@@ -144,8 +151,9 @@ def _report_trial(context: RunContext, each: PlannedTrial, count: int) -> None:
 def _described(context: RunContext, trials: Sequence[Trial], manifest: Link) -> list[PlannedTrial]:
     """All at once, on the code and data of this moment: else an edit meanwhile would be compared as well."""
     described: list[PlannedTrial] = []
+    num_rows = num_training_rows(context, manifest)
     with context.ledger.span("launch.freeze"):
-        for trial in trials:
+        for trial in (replace(each, training=each.training.for_rows(num_rows)) for each in trials):
             beside = described[0].settled.run if described else None
             settled = describe_run(context, trial.training, manifest, beside)
             described.append(PlannedTrial(trial, settled, context.workspace.publish_document(settled.run)))

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.data_contracts.engine.verdicts import is_accepted
-from headway.data_contracts.rules.contract import LABEL_LEAK, LIKELY_LEAK, Contract, parse_contract
+from headway.data_contracts.rules.contract import LABEL_LEAK, LIKELY_LEAK, Contract
 from headway.data_contracts.scans.file_states import load_states, save_states
 from headway.data_contracts.scans.freshness import evaluate_freshness
-from headway.data_contracts.scans.split_sql import check_split_sql
 from headway.data_contracts.sources.reading import SourceSpec, rows_files
 from headway.data_contracts.store.digests import sha256_bytes, sha256_of
 from headway.data_contracts.store.documents import ContractReceipt, ExpectationVerdict, Link, Snapshot, StoredFile
-from headway.data_contracts.store.errors import ConfigError, ContractViolation
-from headway.data_contracts.suites.parsing import read_suite
+from headway.data_contracts.store.errors import ContractViolation
+from headway.data_contracts.suites.contract_file import ContractFile, read_contract_file
 from headway.tasks.core.artifacts import artifact_key, show_table
 from headway.tasks.core.code_version import code_version
 from headway.tasks.core.context import RunContext
@@ -44,28 +43,9 @@ CODE = (
 LIBRARIES = ("duckdb", "great-expectations", "pyarrow")
 
 
-def read_contract(path: Path) -> tuple[Contract, bytes]:
-    """The contract and its exact text.
-
-    Raises:
-        ConfigError: missing, not a contract, or its SQL cannot be understood.
-    """
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            f"the contract cannot be read ({error.strerror}).", where=str(path), advice="Check `contract:`."
-        ) from error
-    contract = parse_contract(text.decode(errors="replace"), where=str(path))
-    check_split_sql(contract, where=str(path))
-    return contract, text
-
-
 def validate_inputs(context: RunContext, contract_file: str, snapshot: Link, shards: ShardSpec) -> dict[str, object]:
     """Everything that decides the receipt. What a contract does not ask for is no input of its receipt."""
-    path = context.base / contract_file
-    contract, text = read_contract(path)
-    _, suite = read_suite(path, contract)
+    contract, text, _, suite = read_contract_file(context.base / contract_file)
     baseline = _baseline(context, contract, snapshot)
     inputs: dict[str, object] = {
         "contract": sha256_bytes(text),
@@ -148,8 +128,7 @@ def _required(
 ) -> Contract:
     """The contract, which takes nothing back, for data with a label that it can be asked of."""
     path = context.base / contract_file
-    contract, _ = read_contract(path)
-    suite, _ = read_suite(path, contract)
+    contract, _, suite, _ = read_contract_file(path)
     unread = refuse_breaking_change(context.workspace, context.pipeline, contract, suite, where=str(path))
     if unread:
         context.ledger.event("validate.accepted_unreadable", message=unread)
@@ -166,34 +145,28 @@ def label_leaks(receipt: ContractReceipt) -> dict[str, str]:
 
 def receipt_of(context: RunContext, contract_file: str, source: SourceSpec, snapshot: Link, shards: ShardSpec) -> Link:
     """What the contract says of a snapshot, found or made; it may be that it failed. Accepts nothing."""
-    contract, text = read_contract(context.base / contract_file)
+    asked = read_contract_file(context.base / contract_file)
     return find_or_make(
         context,
         "validate",
         validate_inputs(context, contract_file, snapshot, shards),
-        lambda: _run(context, contract_file, contract, text, source, snapshot, shards),
-        shown=f"{contract.name} {contract.version}",
+        lambda: _run(context, asked, source, snapshot, shards),
+        shown=f"{asked.contract.name} {asked.contract.version}",
     )
 
 
 def _run(
-    context: RunContext,
-    contract_file: str,
-    contract: Contract,
-    text: bytes,
-    source: SourceSpec,
-    snapshot: Link,
-    shards: ShardSpec,
+    context: RunContext, asked: ContractFile, source: SourceSpec, snapshot: Link, shards: ShardSpec
 ) -> StageOutput:
     from headway.data_contracts.engine.validation import ValidationContext
     from headway.data_contracts.engine.validation import validate as run_contract
     from headway.data_contracts.report.quarantined_rows import QuarantineSample, sample_quarantine
 
     workspace, ledger = context.workspace, context.ledger
+    contract, text, suite, suite_text = asked
     taken = workspace.load(snapshot, Snapshot)
     kept = workspace.publish_addressed(f"contracts/{sha256_bytes(text)}.yaml", text)
     files = [kept]
-    suite, suite_text = read_suite(context.base / contract_file, contract)
     suite_file = None
     if suite_text:
         suite_file = workspace.publish_addressed(f"contracts/{sha256_bytes(suite_text)}.json", suite_text)

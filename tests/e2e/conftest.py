@@ -69,7 +69,7 @@ def retrain_here(prefect_here: None) -> Callable[..., tuple[Any, list[Event]]]:
     Its ranks are forks; what is about guards and agents uses the command, or says `guarded`.
     """
     from headway.flows.config.request import RetrainRequest
-    from headway.flows.retrain import retrain
+    from headway.flows.retrain_flow import retrain
     from headway.flows.run.session import watchers
 
     def run(project: Project, *, guarded: bool = False, **options: Any) -> tuple[Any, list[Event]]:

@@ -19,6 +19,7 @@ import pytest
 from headway.data_contracts.store.errors import EnvironmentProblem
 from headway.flows.cli import command_line
 from headway.flows.console.command_signals import HungUp, Terminated
+from headway.flows.console.prefect_settings import RECORDS
 from headway.flows.show.status import read_status
 from headway.training.engine.profiling import POLL_EVERY_S
 from headway.training.observe.ledger import read_events
@@ -41,10 +42,12 @@ def held(project) -> Iterator[None]:
 
 
 @pytest.fixture
-def in_mid_training(project, wait_until) -> subprocess.Popen[str]:
-    """A retrain, with a Prefect server of its own, that has a checkpoint and is on its way to the next; its ranks stand
-    still."""
+def in_mid_training(project, wait_until, number: signal.Signals) -> subprocess.Popen[str]:
+    """A retrain that has a checkpoint and is on its way to the next; its ranks stand still. The one that Ctrl-C is for
+    has a Prefect server of its own."""
     project.forget_the_model()
+    if number is signal.SIGINT:
+        project.settings[RECORDS] = "1"
     flow: subprocess.Popen[str] = project.start("retrain", "tiny.yaml")
     hold_in_mid_training(project, flow, wait_until)
     return flow
@@ -56,7 +59,7 @@ def hold_in_mid_training(
     wait_until: Callable[..., object],
     meanwhile: Callable[[], object] = lambda: None,
 ) -> None:
-    has_own_server = "PREFECT_API_URL" not in project.settings
+    has_own_server = RECORDS in project.settings
 
     def is_there() -> bool:
         meanwhile()
@@ -89,6 +92,7 @@ def one_message(text: str) -> bool:
 @pytest.mark.parametrize(
     ("number", "to_group", "exit_code", "word"),
     [
+        # A closed terminal's way, and Ctrl-C's end.
         pytest.param(signal.SIGTERM, False, 143, "terminated", id="SIGTERM"),
         pytest.param(signal.SIGINT, True, 130, "interrupted", id="Ctrl-C"),
         pytest.param(signal.SIGKILL, False, -signal.SIGKILL, "", id="SIGKILL"),
@@ -108,7 +112,7 @@ def test_an_interrupted_retrain_leaves_no_process_and_is_continued_to_the_same_b
     with held(project):
         doors = {door for pid in project.everybody() for door in listening(pid)}
         assert {address for address, _ in doors} == {"127.0.0.1"}, "of every process of a retrain"
-        if number is signal.SIGTERM:
+        if number is signal.SIGINT:
             assert stranger(own_server_port(project)).let_in == {}, "its server is nobody else's"
         (os.killpg if to_group else os.kill)(in_mid_training.pid, number)
         wait_until(lambda: "stopping" in {guard_state(path) for path in project.files("runs/*/attempts/*/node-?.json")})

@@ -100,15 +100,26 @@ def test_the_version_carries_a_tag_for_every_digest_it_stands_on(project, client
     assert (project.workspace / "contracts" / f"{digest}.yaml").is_file()
 
 
-def test_mlflow_has_every_step_of_the_loss(project, client) -> None:
-    run_id = client.get_model_version_by_alias("tiny", "champion").run_id
-    steps = [point.step for point in client.get_metric_history(run_id, "loss")]
+def test_mlflow_has_every_step_of_the_loss_and_no_series_of_one_point_but_the_evaluation(project, client) -> None:
+    version = client.get_model_version_by_alias("tiny", "champion")
+    steps = [point.step for point in client.get_metric_history(version.run_id, "train/loss")]
     assert steps == list(range(1, project.result()["step"] + 1))
-    run = client.get_run(run_id)
+    run = client.get_run(version.run_id)
     assert run.info.status == "FINISHED"
-    parts = ("data_s", "forward_s", "backward_s", "sync_s", "optimizer_s", "checkpoint_s", "duration_s", "grad_norm")
-    percentiles = {f"{part}_{percentile}" for part in parts for percentile in ("p50", "p95", "p99")}
-    assert percentiles | {"sent_bytes_all_reduce", "sent_bytes_all_gather"} <= run.data.metrics.keys()
+    assert run.info.run_name.startswith("tiny 20") and run.info.run_name.endswith(f" v{version.version}")
+    series = {name for name in run.data.metrics if not name.startswith("eval/")}
+    assert {name.partition("/")[0] for name in series} <= {"train", "time", "system"}
+    assert {"train/tokens_per_s", "train/lr", "time/step_s", "time/sync_s", "train/sent_bytes"} <= series
+    assert [name for name in series if len(client.get_metric_history(version.run_id, name)) < 2] == []
+    bars = {name for name in run.data.metrics if name.startswith("eval/")}
+    points = {point.step for name in bars for point in client.get_metric_history(version.run_id, name)}
+    assert len(bars) >= 2 and points == {0}, "which MLflow draws as bars"
+    page = run.data.tags["mlflow.note.content"]
+    parts = ("data", "forward", "backward", "sync", "optimizer", "checkpoint", "step")
+    assert all(f"| {part}, s |" in page for part in parts) and "tokens/s" in page and "gather" in page
+    assert page.count("### Evaluation") == 1
+    assert {"headway.recipe", "headway.manifest", "mlflow.user"} <= run.data.tags.keys()
+    assert run.data.params["recipe.name"] == run.data.tags["headway.recipe"]
 
 
 def test_the_model_serves_in_a_fresh_process_with_plain_mlflow_and_unpickling_switched_off(

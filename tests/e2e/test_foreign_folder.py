@@ -100,7 +100,7 @@ def test_a_retrain_in_a_foreign_folder_runs_none_of_its_code_and_asks_none_of_it
     done = subprocess.run(
         (Path(sys.executable).with_name("headway"), "retrain", new_project.pipeline, "-w", new_project.workspace),
         cwd=hostile,
-        env=new_project.environment | {"PREFECT_API_AUTH_STRING": "team:secret"},
+        env=new_project.environment | {"PREFECT_API_AUTH_STRING": "team:secret", "HEADWAY_PREFECT_RECORDS": "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,5 +115,9 @@ def test_a_retrain_and_a_promotion_take_no_text_of_the_data_or_of_a_person_for_a
     assert not [each for each in found if each.startswith(("link", "image", "<"))]
     for page in (*pages, tmp_path / "report.html"):
         elements = html_elements(page.read_text())
-        assert {tag for tag, *_ in elements}.isdisjoint({"script", "img", "a", "w", "comment"})
+        assert {tag for tag, *_ in elements}.isdisjoint({"script", "img", "w", "comment"})
+        links = [re.fullmatch(r'<a href="([\w./-]+)"', link) for link in re.findall(r"<a\b[^>]*", page.read_text())]
+        targets = [None if link is None else (page.parent / link[1]).resolve() for link in links]
+        assert all(target and target.is_relative_to(case.workspace) for target in targets), "to the workspace alone"
+        assert all(target.exists() for target in targets if target), "to what is there"
         assert not [names for _, *names in elements if any(name.startswith("on") for name in names)]

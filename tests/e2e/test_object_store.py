@@ -59,7 +59,7 @@ def flip_one_bit(fs: S3FileSystem, key: str, draw: random.Random) -> bytes:
     return data
 
 
-# Each look takes seconds. `tests/tasks/test_verify_mutations.py` flips a bit in every file of a workspace in a folder.
+# Each look takes seconds. `tests/tasks/prove/test_verify_mutations.py` flips a bit in every file of a folder.
 @pytest.mark.parametrize("kinds", [SOME_KINDS, pytest.param(KINDS, marks=pytest.mark.soak)], ids=["some", "every kind"])
 def test_a_bucket_holds_everything_and_any_flipped_bit_in_it_is_found(
     new_project, shared_server, bucket: str, retrain_here, capsys, kinds: tuple[str, ...]

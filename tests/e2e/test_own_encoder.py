@@ -50,7 +50,7 @@ columns:
   language: {type: string}
 """
 ENCODER = '''\
-"""An encoder as the README shows it."""
+"""An encoder as the documentation shows it."""
 import numpy as np
 
 from headway.data_contracts.store.documents import Frozen, PayloadColumn

@@ -18,7 +18,7 @@ from headway.data_contracts.store.errors import ConfigError, IntegrityError
 from headway.flows.act.export import export_model
 from headway.flows.act.reproduce import reproduce_model
 from headway.flows.show.verify import verify_model
-from headway.training.checkpoint.verify import load_checkpoint
+from headway.training.checkpoint.read import read_checkpoint
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAYERS = """\
@@ -29,7 +29,7 @@ def body(width):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU())
 """
 RECIPE = '''\
-"""A recipe as the README shows it."""
+"""A recipe as the documentation shows it."""
 import torch
 from torch import nn
 
@@ -211,5 +211,5 @@ def test_it_is_trained_evaluated_registered_proved_exported_and_started_from(
 
 def weights(run: Path, prefix: str) -> dict[str, bytes]:
     """Of a run's last checkpoint."""
-    checkpoint = load_checkpoint(max((run / "checkpoints").iterdir()), prefix=f"model.{prefix}")
+    checkpoint = read_checkpoint(max((run / "checkpoints").iterdir()), prefix=f"model.{prefix}")
     return {name: value.numpy().tobytes() for name, value in checkpoint.tensors.items()}

@@ -57,6 +57,7 @@ def test_a_run_goes_on_from_the_step_a_person_names_on_its_own_data_to_the_same_
     assert again.returncode == 2 and "is finished" in again.stderr
 
 
+@pytest.mark.soak  # that it is given test_cancel.py proves, and the test above that it goes on
 def test_the_command_that_the_status_gives_for_a_run_goes_on_with_it_after_its_data_changed(
     project, shared_server, finished, here, train_here
 ) -> None:

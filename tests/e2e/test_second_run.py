@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,7 @@ from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import ShardManifest
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.publication import Workspace
-from headway.training.observe.ledger import Event
+from headway.training.observe.ledger import Event, read_events
 
 STAGES = ["snapshot", "validate", "shard", "launch", "verify", "evaluate", "register"]
 
@@ -71,6 +73,52 @@ def test_it_finds_every_stage_and_says_so_in_json_lines(project, shared_server) 
     assert len(project.attempts()) == 1
     assert made() == before
     assert versions(project) == ["1"]
+
+
+FOUND = """
+import json, sys, headway
+starts = []
+sys.addaudithook(lambda event, _: starts.append(event) if event in {"subprocess.Popen", "os.fork"} else None)
+summary = headway.retrain(sys.argv[1], sys.argv[2])
+heavy = {"prefect", "mlflow", "torch", "great_expectations", "pandas"} & set(sys.modules)
+print(json.dumps({"run": summary.stages_run, "heavy": sorted(heavy), "starts": starts}))
+"""
+
+
+def test_where_everything_is_found_neither_prefect_nor_mlflow_is_loaded_and_no_process_started(project) -> None:
+    command = (sys.executable, "-c", FOUND, str(project.pipeline), str(project.workspace))
+    done = subprocess.run(command, env=project.environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {"run": [], "heavy": [], "starts": []}
+    assert [line.split()[:2] for line in done.stdout.splitlines() if " found " in line] == [
+        [s, "found"] for s in STAGES
+    ]
+
+
+def test_where_something_has_to_be_made_the_look_that_came_first_leaves_nothing(project, retrain_here) -> None:
+    """No ledger, no card and no word in the pipeline's history; what it found is found once more."""
+    from headway.flows.config.request import RetrainRequest
+    from headway.flows.retrain import found_retrain
+
+    def files() -> set[Path]:
+        return set(project.files("ledger/**/*")) | set(project.files("refs/**/*")) | set(project.files("sessions/*"))
+
+    request = RetrainRequest(pipeline=str(project.pipeline), workspace=str(project.workspace))
+    shutil.rmtree(project.workspace / "stages" / "register")
+    before = files()
+    assert found_retrain(request) is None
+    assert files() == before
+    project.edit("contract.yaml", "version: 1.0.0", "version: one")  # of what is wrong the flow says what
+    assert found_retrain(request) is None
+    assert files() == before
+
+
+def test_a_retrain_without_a_server_loads_no_prefect_and_imports_torch_once_for_all_its_ranks(finished) -> None:
+    events = [event for spool in finished.pristine.rglob("*.jsonl") for event in read_events(spool)]
+    ranks = [event for event in events if event["event"] == "rank.start"]
+    assert len(ranks) >= 4 and all(event["is_forked"] for event in ranks), "to train, verify, evaluate and export"
+    assert not [event for event in events if event["event"] == "prefect"]
+    assert "Prefect" not in finished.first.stdout
 
 
 def test_touching_only_mtimes_runs_nothing_again(project, retrain_here) -> None:

@@ -13,7 +13,8 @@ from headway.flows.show.verify import verify_model
 DEPLOYMENTS = Path(__file__).resolve().parents[2] / "deployments"
 
 
-@pytest.mark.parametrize("name", ["digits", "breast-cancer"])
+# The other retrains and is found again from a wheel, in test_wheel.py.
+@pytest.mark.parametrize("name", ["digits", pytest.param("breast-cancer", marks=pytest.mark.soak)])
 def test_a_shipped_pipeline_ends_with_a_proved_champion_and_is_found_again(name, tmp_path, retrain_here, capsys):
     case = SimpleNamespace(pipeline=DEPLOYMENTS / f"{name}.yaml", workspace=tmp_path / "workspace")
     summary, _ = retrain_here(case)

@@ -7,10 +7,12 @@ import threading
 
 import pytest
 
+from headway.flows.console.prefect_settings import RECORDS
 from tests.stranger import squatter
 
 
 def test_who_takes_every_port_that_command_lines_show_keeps_no_retrain_from_its_end(new_project) -> None:
+    new_project.settings[RECORDS] = "1"
     assert "PREFECT_API_URL" not in new_project.settings, "so it has a server of its own"
     with squatter():
         done = new_project.retrain()

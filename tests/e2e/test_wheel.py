@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from tests import wheels
+from tests.prefect_tables import new_prefect_home
 
 OF_THE_PROJECT = ("training", "tasks", "flows", "tests", "data_contracts", "deployments")
 ASK = """
@@ -17,7 +19,8 @@ encoded = model.encode([dict.fromkeys(model.fitted_types, 1.0)])
 print(len(model.graph(torch.from_numpy(encoded["numeric"]))))
 """
 CALL = """
-import contextlib, signal, sys
+import contextlib, os, signal, sys
+os.environ["HEADWAY_PREFECT_RECORDS"] = "1"
 import headway, psutil, training
 caught = signal.getsignal(signal.SIGTERM)
 with contextlib.redirect_stdout(sys.stderr):
@@ -33,6 +36,7 @@ assert len(servers) == 1, "the second shares the server of the first"
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
+    new_prefect_home(folder / "prefect")
     return wheels.install(wheels.build(folder), folder / "installed")
 
 
@@ -53,7 +57,8 @@ def test_a_new_project_retrains_on_a_recipe_of_its_own_and_its_model_answers(ins
     assert written.returncode == 0, written.stderr
     project = tmp_path / "demo"
     pipeline = project / "deployments" / "demo.pipeline.yaml"
-    pipeline.write_text(pipeline.read_text().replace("name: tabular-classifier", "name: recipes.network:Network"))
+    own = re.sub(r"recipe: \{.*\}", "recipe: {name: recipes.network:Network}", pipeline.read_text())
+    pipeline.write_text(own)
     done = wheels.run(installed, "-m", "headway", "retrain", "demo", "--json", cwd=project)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])

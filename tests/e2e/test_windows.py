@@ -56,7 +56,7 @@ def change_the_data(project: Project) -> None:
 def test_training_stops_inside_its_window_with_a_checkpoint_and_the_next_one_goes_on_though_data_changed(
     new_project: Project, prefect_here: None, forked_gangs: None
 ) -> None:
-    from headway.flows.retrain import retrain
+    from headway.flows.retrain_flow import retrain
 
     project = new_project
     project.edit("tiny.yaml", "max_steps: 120", "max_steps: 1000000")
@@ -96,7 +96,7 @@ def test_what_a_window_cut_is_finished_and_registered_before_the_newest_data_are
     new_project: Project, retrain_here: Callable[..., object], forked_gangs: None
 ) -> None:
     """Cut between its last step and its registration: nothing is left to train, so that newer data follow at once."""
-    from headway.flows.retrain import retrain
+    from headway.flows.retrain_flow import retrain
 
     project, workspace = new_project, Workspace(str(new_project.workspace))
     retrain_here(project)

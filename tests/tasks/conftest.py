@@ -7,7 +7,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -205,7 +205,7 @@ def versions(context: RunContext, store: str) -> ModelVersions:
     client = mlflow_store.connect(store)
     for model in client.search_registered_models():
         client.delete_registered_model(model.name)
-    return ModelVersions(context, client, MODEL, store)
+    return ModelVersions(context, lambda: client, MODEL, store)
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     A context that is no real one counts as an async flow's: left alone, Prefect's functions would give coroutines.
     """
     told: list[dict[str, Any]] = []
-    monkeypatch.setattr(FlowRunContext, "get", classmethod(lambda _cls: object()))
+    monkeypatch.setattr(FlowRunContext, "get", classmethod(lambda _cls: SimpleNamespace(flow_run=object())))
     monkeypatch.setattr(artifacts, "create_table_artifact", lambda **fields: told.append(fields))
     monkeypatch.setattr(artifacts, "create_progress_artifact", lambda **_: None)
     return told

@@ -117,7 +117,9 @@ class Forge:
         link = self.workspace.publish_document(self.last.model_copy(update={"artifacts": files}))
         context = make_context(self.workspace, scratch)
         uri = mlflow_store.default_tracking_uri(self.workspace)
-        champion.settle(ModelVersions(context, mlflow_store.connect(uri), MODEL, ""), link, self.last.evaluation)
+        champion.settle(
+            ModelVersions(context, lambda: mlflow_store.connect(uri), MODEL, ""), link, self.last.evaluation
+        )
 
     def run_in_mlflow(self) -> Any:
         return self.client.get_run(self.client.get_model_version(MODEL, "3").run_id)
@@ -182,7 +184,7 @@ def build(folder: Path, mlflow_tables: Path) -> Forge:
     shutil.copy(mlflow_tables, workspace.local_path("mlflow.db"))
     context = make_context(workspace, folder / "flow")
     uri = mlflow_store.default_tracking_uri(workspace)
-    versions = ModelVersions(context, mlflow_store.connect(uri), MODEL, "")
+    versions = ModelVersions(context, lambda: mlflow_store.connect(uri), MODEL, "")
     maker = Maker(workspace)
     data, stranger = maker.data(1), workspace.load(maker.data(2), ShardManifest)
     own = workspace.load(data, ShardManifest)

@@ -1,9 +1,8 @@
-"""Files with a digest per block: written once, and read in parts that are verified without the rest.
+"""Files with a digest per block, written once: parts of them are verified without the rest (`verified_files`).
 
 Blocks have XXH3-128, which is as fast as memory: a flipped bit shows when the block is read. BLAKE3 over the whole
 file, which the chain of proof goes by, is worked out in a second thread while the file is written, and is done before
-the disk is; SHA-256 would not be. What is hashed is what is then used: the same bytes in memory, so nothing can change
-in between.
+the disk is; SHA-256 would not be.
 """
 
 from __future__ import annotations
@@ -14,18 +13,14 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import xxhash
 
 from headway.data_contracts.store.digests import HASHERS, Algorithm
 from headway.data_contracts.store.documents import CheckpointFile
-from headway.data_contracts.store.errors import EnvironmentProblem, IntegrityError
 from headway.data_contracts.store.publication import Sync, Workspace
-from headway.data_contracts.store.regular_files import open_unbuffered
 from headway.training.checkpoint.file_image import PAGE_BYTES
-from headway.training.checkpoint.layout import LENGTH_BYTES, MAX_HEADER_BYTES, Entry, parse_header
+from headway.training.checkpoint.verified_files import nothing
 
 BLOCK_BYTES = 4 << 20
 DIRECT_BYTES = 1 << 20
@@ -34,12 +29,6 @@ WRITE_BYTES = 16 << 20
 SYNC_BYTES = 1 << 30
 """What goes into the cache goes on to the disk after so many bytes: all of a large file at once would take long, and
 show no progress."""
-READ_BYTES = 64 << 20
-"""At most so many in one call."""
-
-
-def nothing() -> None:
-    """For who need not be told."""
 
 
 def at_once(_stop: int) -> None:
@@ -87,22 +76,6 @@ def publish_blocks(
         block_bytes=BLOCK_BYTES,
         blocks=blocks,
         **{algorithm: whole},
-    )
-
-
-NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-
-
-class BlockMissing(IntegrityError):
-    """No such file, as far as this rank sees: it has read no wrong byte."""
-
-
-def unreadable(path: Path, error: OSError) -> EnvironmentProblem:
-    """A disk or a mount that gives no answer says nothing about the bytes: nothing is to be quarantined for it."""
-    return EnvironmentProblem(
-        f"cannot be read ({error.strerror}).",
-        where=str(path),
-        advice="See to the disk or the mount; the checkpoint was left where it is.",
     )
 
 
@@ -171,107 +144,3 @@ def _digests(
         whole.update(block)
         on_part()
     return whole.hexdigest(), tuple(blocks)
-
-
-class BlockReader:
-    """A safetensors file of a checkpoint, every byte of which is checked before it is given out.
-
-    Args:
-        on_part: called after each part that is read.
-
-    Raises:
-        BlockMissing: on opening, the file is missing.
-        IntegrityError: on opening, the file is of another size; on reading, it differs from its manifest.
-    """
-
-    def __init__(self, directory: Path, file: CheckpointFile, *, on_part: Callable[[], None] = nothing) -> None:
-        self._path, self._size_bytes, self._on_part = directory / file.name, file.size_bytes, on_part
-        self._digests, self._block_bytes = file.blocks, file.block_bytes
-        # Before anything is read: a manifest whose blocks do not cover the file would leave bytes unchecked.
-        if self._block_bytes * (len(self._digests) - 1) >= max(1, file.size_bytes) or (
-            self._block_bytes * len(self._digests) < file.size_bytes
-        ):
-            raise self._bad("the blocks in its manifest do not make up its size.")
-        self._held, self._held_index = memoryview(b""), -1
-        self.num_blocks_read = 0
-        try:
-            # Unbuffered: a buffer would read bytes of the next block, which are then read again and checked again.
-            self._file = open_unbuffered(self._path)
-        except NO_FILE as error:
-            raise BlockMissing(f"not a file ({error.strerror}).", where=str(self._path)) from error
-        except OSError as error:
-            raise unreadable(self._path, error) from error
-        if (actual := os.fstat(self._file.fileno()).st_size) != file.size_bytes:
-            self._file.close()
-            raise self._bad(f"{actual} bytes; its manifest says {file.size_bytes} bytes.")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        self._file.close()
-
-    def entries(self) -> dict[str, Entry]:
-        """What the file holds, by name."""
-        length = int.from_bytes(self._read(0, min(LENGTH_BYTES, self._size_bytes)), "little")
-        # The length comes from the file; without this bound a flipped bit could ask for gigabytes.
-        if length > min(MAX_HEADER_BYTES, self._size_bytes - LENGTH_BYTES):
-            raise self._bad("not readable as safetensors (the header is longer than the file).")
-        try:
-            entries = parse_header(self._read(LENGTH_BYTES, LENGTH_BYTES + length))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise self._bad(f"not readable as safetensors ({error}).") from error
-        # Bytes behind the last tensor are no tensor's, and no digest of a slice would cover them.
-        if max((entry.stop for entry in entries.values()), default=LENGTH_BYTES + length) != self._size_bytes:
-            raise self._bad("not readable as safetensors (its tensors do not fill it).")
-        return entries
-
-    def read_into(self, start: int, target: memoryview) -> None:
-        """Fill `target` with the bytes from `start` on, by whole blocks; reading in order, each is read once."""
-        position, stop = start, start + len(target)
-        while position < stop:
-            index = position // self._block_bytes
-            begin = index * self._block_bytes
-            end = min(begin + self._block_bytes, self._size_bytes)
-            # A whole block goes straight to its place; only parts of blocks pass through a copy.
-            if index != self._held_index and begin == position and end <= stop:
-                self._fetch(index, begin, target[begin - start : end - start])
-                position = end
-                continue
-            if index != self._held_index:
-                block = memoryview(bytearray(end - begin))
-                self._fetch(index, begin, block)
-                # One block is held: neighbouring tensors share it, and it is read and digested once.
-                self._held, self._held_index = block, index
-            taken = min(end, stop)
-            target[position - start : taken - start] = self._held[position - begin : taken - begin]
-            position = taken
-
-    def _read(self, start: int, stop: int) -> bytes:
-        data = bytearray(stop - start)
-        self.read_into(start, memoryview(data))
-        return bytes(data)
-
-    def _fetch(self, index: int, begin: int, block: memoryview) -> None:
-        filled = 0
-        try:
-            while filled < len(block):
-                part = block[filled : filled + READ_BYTES]
-                # `preadv` fills the caller's memory, so the digest is of the very bytes that are then used.
-                if not (got := os.preadv(self._file.fileno(), [part], begin + filled)):
-                    break
-                filled += got
-                self._on_part()
-        except OSError as error:
-            raise unreadable(self._path, error) from error
-        self.num_blocks_read += 1
-        digest = xxhash.xxh3_128_hexdigest(block) if filled == len(block) else "shorter than it was"
-        if digest != self._digests[index]:
-            raise self._bad(
-                f"block {index} (from byte {begin}) is {digest[:12]}; its manifest says {self._digests[index][:12]}."
-            )
-
-    def _bad(self, what: str) -> IntegrityError:
-        return IntegrityError(what, where=str(self._path))

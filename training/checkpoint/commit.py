@@ -23,14 +23,15 @@ from headway.data_contracts.store.places import naming_the_place
 from headway.data_contracts.store.publication import Sync, Workspace, fsync_path
 from headway.data_contracts.store.regular_files import read_regular
 from headway.training.checkpoint import layout, plan, recycled_files
-from headway.training.checkpoint.blocks import nothing, publish_blocks
+from headway.training.checkpoint.blocks import publish_blocks
 from headway.training.checkpoint.file_image import FileImage, make_header
 from headway.training.checkpoint.pieces import dtype_name
+from headway.training.checkpoint.verified_files import nothing
 from headway.training.launch.base.fence import NO_FENCE, AttemptFence
 from headway.training.ranks.distributed import PATIENCE_S, ProcessGroup
 
 if TYPE_CHECKING:
-    from headway.training.checkpoint.content import Content
+    from headway.training.checkpoint.pieces import Content
 
 PARTS_PATIENCE_S = PATIENCE_S / 2
 """How much later than rank 0 another rank may be done writing. Ranks that are done wait for rank 0's word in a meeting;

@@ -1,17 +1,20 @@
-"""What a rank holds of a tensor: a box of it. One path for plain tensors, replicated or not, and for sharded ones."""
+"""What a checkpoint is made of. What a rank holds of a tensor is a box of it.
+
+One path for plain tensors, replicated or not, and for sharded ones.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from headway.data_contracts.store.documents import TensorSlice
+from headway.data_contracts.store.documents import DeviceFingerprint, Link, TensorSlice
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -45,6 +48,23 @@ class Piece:
 
 State = Mapping[str, Tensor | Piece]
 """By name. A DTensor stands for the piece this rank has of it, any other tensor for one that every rank has whole."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Content:
+    """What a checkpoint says: the same on every rank, but for the pieces it holds of `tensors`."""
+
+    run: Link
+    step: int
+    num_samples: int
+    tensors: State
+    """Those that may change as soon as `Checkpointer.save` has returned: weights and buffers."""
+    scalars: Mapping[str, float | int | str]
+    proof_batch: Mapping[str, Tensor]
+    proof_loss: float
+    fingerprint: DeviceFingerprint
+    moments: State = field(default_factory=dict)
+    """More of them, which nothing changes before `Checkpointer.finish_staging` has returned: the optimizer's."""
 
 
 def pieces_of(state: State) -> dict[str, Piece]:

@@ -1,27 +1,39 @@
-"""Reading: any boxes of a checkpoint's tensors, whatever boxes they were written in.
+"""Reading: any boxes of a checkpoint's tensors, whatever boxes they were written in, in one pass from bytes to tensors.
 
-Only files that hold a part of what is wanted are read, and of them only the rows that are wanted, in whole blocks.
+Only files that hold a part of what is wanted are read, and of them only the rows that are wanted, in whole blocks. No
+tensor has a byte whose digest was not compared first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from headway.data_contracts.store.documents import CheckpointFile, CheckpointManifest, TensorSlice
+from headway.data_contracts.store.documents import CheckpointManifest, TensorSlice
 from headway.data_contracts.store.errors import IntegrityError
 from headway.training.checkpoint import layout
-from headway.training.checkpoint.blocks import BlockReader, nothing
 from headway.training.checkpoint.layout import Entry
 from headway.training.checkpoint.plan import size_bytes
+from headway.training.checkpoint.verified_files import BlockReader, nothing, read_manifest, require_described
 
-Rest = Literal["skip", "check"]
-"""What is not wanted: not looked at, or read, verified and forgotten."""
+
+class VerifiedCheckpoint(NamedTuple):
+    """A checkpoint, and what was read of it, all of which was checked, on the CPU."""
+
+    directory: Path
+    manifest: CheckpointManifest
+    tensors: dict[str, Tensor]
+    proof_batch: dict[str, Tensor]
+    """Empty where its file is not of the share that was read."""
+
+
+class DoesNotFit(IntegrityError):
+    """The checkpoint may be good; it is another model's."""
 
 
 def whole(manifest: CheckpointManifest, prefix: str = "") -> tuple[TensorSlice, ...]:
@@ -33,12 +45,94 @@ def whole(manifest: CheckpointManifest, prefix: str = "") -> tuple[TensorSlice, 
     )
 
 
-def require_fit(manifest: CheckpointManifest, wanted: Iterable[TensorSlice]) -> None:
-    """Raises `IntegrityError`: a tensor that is wanted is not in the checkpoint, or of another shape or type."""
+def read_checkpoint(
+    directory: Path,
+    manifest: CheckpointManifest | None = None,
+    *,
+    wanted: Iterable[TensorSlice] | None = None,
+    prefix: str = "",
+    rest: Collection[str] | None = None,
+    share: slice = slice(None),
+    on_part: Callable[[], None] = nothing,
+) -> VerifiedCheckpoint:
+    """The boxes `wanted` of a checkpoint, on the CPU, whatever mesh wrote it: every byte checked, every number finite.
+
+    One pass: each file is read once, in its own order; a block's digest is compared before any of it is used.
+
+    Args:
+        manifest: of the folder; None: read here.
+        wanted: at most one box a tensor, whose `file` is not looked at; None: whole tensors.
+        prefix: of the names of those.
+        rest: the tensors that are read and verified besides, and forgotten; None: all.
+        share: the files to look into, so that several ranks read each of them once.
+        on_part: called after each part that is read.
+
+    Raises:
+        DoesNotFit: before anything is read, the checkpoint has no such tensor.
+        BlockMissing: naming the first file that is missing.
+        IntegrityError: naming the first file or tensor that is extra, altered or not finite.
+    """
+    manifest = manifest or read_manifest(directory)
+    boxes = {box.tensor: box for box in (whole(manifest, prefix) if wanted is None else wanted)}
+    # Before reading: a model that does not fit is the user's mistake, and costs no read of gigabytes.
+    _require_fit(manifest, boxes.values())
+    require_described(directory, manifest)
+    slices: dict[str, list[TensorSlice]] = {file.name: [] for file in manifest.files}
+    for piece in manifest.layout:
+        slices[piece.file].append(piece)
+    # Allocated before reading: a checkpoint that does not fit into memory fails at once.
+    tensors = {name: torch.empty(box.shape, dtype=getattr(torch, box.dtype)) for name, box in boxes.items()}
+    proof_batch: dict[str, Tensor] = {}
+    scratch = _Scratch()
+
+    def is_read(piece: TensorSlice) -> bool:
+        if piece.tensor in boxes:
+            return _common(piece, boxes[piece.tensor]) is not None
+        return rest is None or piece.tensor in rest
+
+    for file in manifest.files[share]:
+        pieces, is_proof = slices[file.name], file.name == manifest.proof.file
+        # A file of which nothing is wanted need not be opened, unless all is to be verified.
+        if not (is_proof or rest is None or any(map(is_read, pieces))):
+            continue
+        with BlockReader(directory, file, on_part=on_part) as reader:
+            entries = reader.entries(None if is_proof else pieces)
+            if is_proof:
+                for name, entry in entries.items():
+                    proof_batch[name] = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
+                    reader.read_into(entry.start, bytes_of(proof_batch[name]))
+                continue
+            # In the file's order, so that each block is read and digested once.
+            for piece in sorted(filter(is_read, pieces), key=lambda piece: entries[piece.tensor].start):
+                name, entry = piece.tensor, entries[piece.tensor]
+                if name in boxes:
+                    _read_slice(reader, entry, piece, boxes[name], tensors[name])
+                else:
+                    # One buffer for all: what is only verified must not need memory for a second model.
+                    value = scratch.tensor(piece)
+                    reader.read_into(entry.start, bytes_of(value))
+                    _require_finite(name, value, directory)
+    for name, value in tensors.items():
+        _require_finite(name, value, directory)
+    return VerifiedCheckpoint(directory, manifest, tensors, proof_batch)
+
+
+def verify_checkpoint(
+    directory: Path, *, share: slice = slice(None), on_part: Callable[[], None] = nothing
+) -> CheckpointManifest:
+    """The manifest of a checkpoint that is whole, unaltered and finite; nothing else is kept in memory.
+
+    Args and errors as of `read_checkpoint`.
+    """
+    return read_checkpoint(directory, wanted=(), share=share, on_part=on_part).manifest
+
+
+def _require_fit(manifest: CheckpointManifest, wanted: Iterable[TensorSlice]) -> None:
+    """Raises `DoesNotFit`: a tensor that is wanted is not in the checkpoint, or of another shape or type."""
     known = {piece.tensor: (piece.global_shape, piece.dtype) for piece in manifest.layout}
     for box in wanted:
         if known.get(box.tensor) != (box.global_shape, box.dtype):
-            raise IntegrityError(
+            raise DoesNotFit(
                 f"tensor {box.tensor} is wanted as {box.dtype} {list(box.global_shape)}, "
                 f"and the checkpoint has {_described(known.get(box.tensor))}.",
                 where=f"checkpoint of step {manifest.step}",
@@ -46,59 +140,8 @@ def require_fit(manifest: CheckpointManifest, wanted: Iterable[TensorSlice]) -> 
             )
 
 
-def read_tensors(
-    directory: Path,
-    manifest: CheckpointManifest,
-    wanted: Iterable[TensorSlice],
-    *,
-    rest: Rest = "skip",
-    checked: Collection[str] | None = None,
-    files: Collection[CheckpointFile] | None = None,
-    on_part: Callable[[], None] = nothing,
-) -> dict[str, Tensor]:
-    """The boxes `wanted` of a checkpoint, at most one a tensor, on the CPU; every byte checked, every number finite.
-
-    Args:
-        wanted: their `file` is not looked at.
-        rest: what becomes of all else.
-        checked: the tensors among it that are to be checked; of others only the headers are. None: all.
-        files: the only ones to look into; None: all that the manifest lists.
-        on_part: called after each part that is read.
-
-    Raises:
-        IntegrityError: naming the file or tensor that is missing, altered, or not finite.
-    """
-    boxes = {box.tensor: box for box in wanted}
-    # Allocated before reading: a checkpoint that does not fit fails at once.
-    tensors = {name: torch.empty(box.shape, dtype=getattr(torch, box.dtype)) for name, box in boxes.items()}
-    scratch = _Scratch()
-    # The proof batch holds no part of the model; it is read apart.
-    slices: dict[str, list[TensorSlice]] = {
-        file.name: [] for file in manifest.files if file.name != manifest.proof.file
-    }
-    for piece in manifest.layout:
-        slices[piece.file].append(piece)
-    for file in manifest.files if files is None else files:
-        pieces = slices.get(file.name, ())
-        is_wanted = any(piece.tensor in boxes and _common(piece, boxes[piece.tensor]) is not None for piece in pieces)
-        # A file of which nothing is wanted need not be opened, unless all is to be verified.
-        if not is_wanted and (rest == "skip" or file.name not in slices):
-            continue
-        with BlockReader(directory, file, on_part=on_part) as reader:
-            entries = reader.entries()
-            check_entries(entries, pieces, str(directory / file.name))
-            # In the file's order, so that each block is read and digested once.
-            for piece in sorted(pieces, key=lambda piece: entries[piece.tensor].start):
-                if piece.tensor in boxes:
-                    _read_slice(reader, entries[piece.tensor], piece, boxes[piece.tensor], tensors[piece.tensor])
-                elif rest == "check" and (checked is None or piece.tensor in checked):
-                    # One buffer for all: what is only verified must not need memory for a second model.
-                    value = scratch.tensor(piece)
-                    reader.read_into(entries[piece.tensor].start, bytes_of(value))
-                    _require_finite(piece.tensor, value, directory)
-    for name, value in tensors.items():
-        _require_finite(name, value, directory)
-    return tensors
+def _described(known: tuple[tuple[int, ...], str] | None) -> str:
+    return "none of that name" if known is None else f"{known[1]} {list(known[0])}"
 
 
 class _Scratch:
@@ -113,20 +156,6 @@ class _Scratch:
         if self._bytes.numel() < num_bytes:
             self._bytes = torch.empty(num_bytes, dtype=torch.uint8)
         return self._bytes[:num_bytes].view(getattr(torch, piece.dtype)).view(piece.shape)
-
-
-def read_file(directory: Path, file: CheckpointFile, *, on_part: Callable[[], None] = nothing) -> dict[str, Tensor]:
-    """All that one file holds, whatever that is.
-
-    Raises:
-        IntegrityError: missing or altered.
-    """
-    with BlockReader(directory, file, on_part=on_part) as reader:
-        tensors = {}
-        for name, entry in sorted(reader.entries().items(), key=lambda item: item[1].start):
-            tensors[name] = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
-            reader.read_into(entry.start, bytes_of(tensors[name]))
-        return tensors
 
 
 def is_finite(value: Tensor) -> bool:
@@ -144,16 +173,6 @@ def is_finite(value: Tensor) -> bool:
 def _require_finite(name: str, value: Tensor, directory: Path) -> None:
     if not is_finite(value):
         raise IntegrityError(f"tensor {name} has values that are not finite.", where=str(directory))
-
-
-def check_entries(entries: Mapping[str, Entry], slices: Iterable[TensorSlice], where: str) -> None:
-    """Raises `IntegrityError`: the file lacks a slice, holds one of another shape or type, or holds more."""
-    listed = {piece.tensor: (piece.dtype, piece.shape) for piece in slices}
-    for name in sorted(listed.keys() | entries.keys()):
-        if name not in listed:
-            raise IntegrityError(f"holds {name}, which the layout does not list.", where=where)
-        if name not in entries or (entries[name].dtype, entries[name].shape) != listed[name]:
-            raise IntegrityError(f"does not hold {name} as the layout says.", where=where)
 
 
 def _read_slice(reader: BlockReader, entry: Entry, piece: TensorSlice, box: TensorSlice, target: Tensor) -> None:
@@ -188,7 +207,3 @@ def _common(a: TensorSlice, b: TensorSlice) -> list[tuple[int, int]] | None:
 def bytes_of(tensor: Tensor) -> memoryview:
     """The memory of a contiguous CPU tensor."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data
-
-
-def _described(known: tuple[tuple[int, ...], str] | None) -> str:
-    return "none of that name" if known is None else f"{known[1]} {list(known[0])}"

@@ -18,13 +18,11 @@ from headway.data_contracts.store.documents import CheckpointManifest, Frozen, L
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, IntegrityError
 from headway.data_contracts.store.places import naming_the_place
 from headway.training.checkpoint import layout
-from headway.training.checkpoint.agreement import gathered
-from headway.training.checkpoint.blocks import BlockMissing, nothing
 from headway.training.checkpoint.layout import committed_steps
 from headway.training.checkpoint.pieces import State, pieces_of
-from headway.training.checkpoint.read import Rest, require_fit
+from headway.training.checkpoint.read import DoesNotFit, VerifiedCheckpoint, read_checkpoint, verify_checkpoint
 from headway.training.checkpoint.retention import sweep
-from headway.training.checkpoint.verify import VerifiedCheckpoint, read_checkpoint, read_manifest, verify_checkpoint
+from headway.training.checkpoint.verified_files import BlockMissing, nothing, read_manifest
 from headway.training.launch.base.fence import NO_FENCE, AttemptFence
 from headway.training.ranks.distributed import ProcessGroup
 
@@ -115,8 +113,8 @@ def require_shared(folder: Path, process_group: ProcessGroup, fence: AttemptFenc
                     fence.take_out(left).unlink()
             token.touch()
     # A name that no host has looked for before: none can remember that it was not there.
-    name = gathered(process_group, token.name.encode())[0].decode()
-    answers = gathered(process_group, b"" if (folder / name).exists() else b"blind")
+    name = process_group.gather_bytes(token.name.encode())[0].decode()
+    answers = process_group.gather_bytes(b"" if (folder / name).exists() else b"blind")
     if process_group.leads:
         token.unlink(missing_ok=True)
     if blind := [rank for rank, answer in enumerate(answers) if answer]:
@@ -130,14 +128,14 @@ def require_shared(folder: Path, process_group: ProcessGroup, fence: AttemptFenc
 def _wanted_by_any(state: State, process_group: ProcessGroup) -> frozenset[str]:
     """Names of the tensors that any rank holds."""
     return frozenset().union(
-        *(json.loads(data) for data in gathered(process_group, json.dumps(sorted(state)).encode()))
+        *(json.loads(data) for data in process_group.gather_bytes(json.dumps(sorted(state)).encode()))
     )
 
 
 def _chosen(checkpoints: Path, process_group: ProcessGroup) -> Path | None:
     """The newest checkpoint that rank 0 sees."""
     steps = committed_steps(checkpoints) if process_group.leads else []
-    message = gathered(process_group, layout.directory_name(steps[-1]).encode() if steps else NONE)[0]
+    message = process_group.gather_bytes(layout.directory_name(steps[-1]).encode() if steps else NONE)[0]
     return None if message == NONE else checkpoints / message.decode()
 
 
@@ -157,7 +155,7 @@ def _read(
     except IntegrityError as error:
         problem = error
     # What rank 0 reads is what all must read: a stale view of a shared folder would mix two checkpoints.
-    message = gathered(process_group, NONE if manifest is None else manifest.sha256.encode())[0]
+    message = process_group.gather_bytes(NONE if manifest is None else manifest.sha256.encode())[0]
     if manifest is None or message == NONE:
         return _Read(None, problem)
     if message != manifest.sha256.encode():
@@ -169,20 +167,20 @@ def _read(
             advice="Give every run a folder of its own with --run-dir.",
         )
     wanted = None if state is None else [piece.slice(name) for name, piece in pieces_of(state).items()]
-    require_fit(manifest, wanted or ())
     unwanted = {piece.tensor for piece in manifest.layout}.difference(wanted_by_any or ())
-    rest: Rest = "check" if process_group.leads else "skip"
+    rest = unwanted if process_group.leads else ()
     try:
-        return _Read(
-            read_checkpoint(directory, manifest, wanted=wanted, rest=rest, checked=unwanted, on_part=on_part), None
-        )
+        return _Read(read_checkpoint(directory, manifest, wanted=wanted, rest=rest, on_part=on_part), None)
+    except DoesNotFit:
+        # Says nothing against the checkpoint, which is not to be quarantined for it.
+        raise
     except IntegrityError as error:
         return _Read(None, error)
 
 
 def _all_findings(own: RestoreFinding, process_group: ProcessGroup) -> list[RestoreFinding]:
     return [
-        RestoreFinding.model_validate_json(data) for data in gathered(process_group, own.model_dump_json().encode())
+        RestoreFinding.model_validate_json(data) for data in process_group.gather_bytes(own.model_dump_json().encode())
     ]
 
 

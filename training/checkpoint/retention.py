@@ -13,9 +13,11 @@ from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import fsync_path
 from headway.training.checkpoint import layout, recycled_files
 from headway.training.checkpoint.layout import committed_steps
-from headway.training.checkpoint.verify import read_manifest
+from headway.training.checkpoint.verified_files import read_manifest
 from headway.training.config.checkpoints import CheckpointSpec
 from headway.training.launch.base.fence import NO_FENCE, AttemptFence
+
+ABANDONED = "abandoned"
 
 
 class RetainedCheckpoint(NamedTuple):
@@ -119,3 +121,17 @@ def _score(checkpoints: Path, step: int, scalar: str) -> float | None:
     except IntegrityError:
         return None
     return float(value) if isinstance(value, (int, float)) else None
+
+
+def abandon_after(run_dir: Path, step: int, fence: AttemptFence) -> None:
+    """Put aside every checkpoint after `step`, newest first, for a roll-back; they stay for a person to look at.
+
+    Their steps are to be done again, on other data. An interruption leaves the older ones, from which the run meets the
+    same alarm and comes here again.
+
+    Raises:
+        Superseded: a later attempt has begun.
+    """
+    checkpoints = run_dir / "checkpoints"
+    for later in reversed([kept for kept in committed_steps(checkpoints) if kept > step]):
+        fence.quarantine(checkpoints / layout.directory_name(later), run_dir / ABANDONED)

@@ -25,14 +25,12 @@ from torch import Tensor
 from headway.data_contracts.store.documents import CheckpointManifest
 from headway.data_contracts.store.errors import PeerFailed, RunStopped
 from headway.training.checkpoint import layout, plan, recycled_files
-from headway.training.checkpoint.agreement import gathered
-from headway.training.checkpoint.blocks import nothing
 from headway.training.checkpoint.commit import Commit, write_share
-from headway.training.checkpoint.content import Content
 from headway.training.checkpoint.file_image import FileImage, make_header
-from headway.training.checkpoint.pieces import Piece, pieces_of
+from headway.training.checkpoint.pieces import Content, Piece, pieces_of
 from headway.training.checkpoint.retention import discard_unfinished
 from headway.training.checkpoint.staging import Staging
+from headway.training.checkpoint.verified_files import nothing
 from headway.training.launch.base.fence import NO_FENCE, AttemptFence
 from headway.training.ranks.distributed import ProcessGroup
 
@@ -222,7 +220,7 @@ class Checkpointer:
 
     def _replan(self, held: plan.Held) -> None:
         self._held = held
-        held_by_rank = [plan.from_bytes(data) for data in gathered(self._process_group, plan.to_bytes(held))]
+        held_by_rank = [plan.from_bytes(data) for data in self._process_group.gather_bytes(plan.to_bytes(held))]
         # Several files a rank, so that several threads stage, digest and write them.
         self._layout = plan.share_out(held_by_rank, files_per_rank=plan.files_per_rank(held_by_rank))
         self._images = [

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from headway.data_contracts.store.documents import Json
 from headway.data_contracts.store.publication import Workspace
-from headway.training.checkpoint.blocks import nothing
 from headway.training.checkpoint.commit import publish_tensors
 from headway.training.checkpoint.pieces import dtype_name
-from headway.training.checkpoint.verify import load_checkpoint
+from headway.training.checkpoint.read import VerifiedCheckpoint
+from headway.training.checkpoint.verified_files import nothing
 
 TENSORS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
@@ -29,23 +29,21 @@ PREFIX = "model."
 
 
 def export_model(
-    checkpoint: Path, out: Path, model: Mapping[str, Json], *, on_part: Callable[[], None] = nothing
+    verified: VerifiedCheckpoint, out: Path, model: Mapping[str, Json], *, on_part: Callable[[], None] = nothing
 ) -> None:
     """Write the model of a checkpoint, of whatever mesh, to the folder `out`; `config.json` last.
 
-    Optimizer state is not read. The same checkpoint gives the same bytes.
+    The same checkpoint gives the same bytes.
 
     Args:
+        verified: with all of its model's tensors.
         model: JSON; what builds the model.
-        on_part: called after each part that is read or written.
+        on_part: called after each part that is written.
 
     Raises:
-        IntegrityError: the checkpoint is damaged.
         EnvironmentProblem: no space left, or writing is refused.
     """
-    # Everything is checked before anything is written; optimizer state is not read, which is most of the bytes.
-    verified = load_checkpoint(checkpoint, prefix=PREFIX, rest="skip", on_part=on_part)
-    tensors = {name.removeprefix(PREFIX): value for name, value in verified.tensors.items()}
+    tensors = {name.removeprefix(PREFIX): value for name, value in verified.tensors.items() if name.startswith(PREFIX)}
     store = Workspace(str(out))
     # SHA-256: that is what the world outside has a command for.
     file = publish_tensors(store, TENSORS_NAME, tensors, metadata={"format": "pt"}, algorithm="sha256", on_part=on_part)

@@ -49,3 +49,14 @@ def save_is_due(spec: CheckpointSpec, *, step: int, saved_step: int, since_save_
     by_steps = spec.every_steps is not None and step % spec.every_steps == 0
     by_time = spec.every_s is not None and since_save_s >= spec.every_s
     return step > saved_step and (by_steps or by_time)
+
+
+def most_kept(spec: CheckpointSpec, *, max_steps: int, num_saved: int | None) -> int:
+    """How many lie beside each other at most, the one that is being written included.
+
+    Args:
+        num_saved: by the whole run; None where nobody can say.
+    """
+    apart = 0 if spec.keep_every_steps is None else max_steps // spec.keep_every_steps
+    kept = spec.keep_last + spec.keep_best + apart
+    return (kept if num_saved is None else min(kept, num_saved)) + 1

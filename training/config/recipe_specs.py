@@ -13,6 +13,8 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.shapes import TokenShape
 
+GRADIENT_BOOSTING = "gradient-boosting"
+"""The recipe whose trees are grown on the whole training split, one step an iteration."""
 TENSOR, PIPELINE = "training.parallel.tensor", "training.parallel.pipeline"
 
 
@@ -107,3 +109,52 @@ class TabularModelSpec(Frozen):
     depth: int = Field(default=2, gt=0, description="Number of residual blocks.")
     embedding_width: int = Field(default=8, gt=0, description="Width of each category's embedding.")
     dropout: float = Field(default=0.1, ge=0, lt=1, description="Share of a block's features left out in training.")
+    frequencies: int = Field(
+        default=0,
+        ge=0,
+        le=1024,
+        description="Waves of learnt length through which each number is read besides, for thresholds and bumps that a "
+        "straight line lacks; 0: none. 16 suits most tables.",
+    )
+    members: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Models that share the hidden layers; each weighs the inputs in its own way and has its own head. "
+        "What they predict is averaged, and a step costs about as many times as much.",
+    )
+
+
+class GradientBoostingSpec(Frozen):
+    """The trees' own fields; columns, categories and classes come with the data."""
+
+    iterations: int = Field(
+        default=200,
+        gt=0,
+        le=1000,
+        description="Trees that are grown one after another, at most; of several classes one for each class. Each is a "
+        "step, so `max_steps` may end it sooner.",
+    )
+    learning_rate: float = Field(default=0.1, gt=0, le=1, description="Share of each tree that is added.")
+    leaves: int = Field(default=31, ge=2, le=1024, description="Leaves of a tree, at most.")
+    depth: int = Field(
+        default=16, ge=1, le=64, description="Splits from a tree's root to a leaf, at most: what a prediction costs."
+    )
+    min_rows_per_leaf: int = Field(default=20, ge=1, description="Training rows of a leaf, at least.")
+    l2: float = Field(default=0.0, ge=0, description="Penalty of the squared values of leaves.")
+    bins: int = Field(default=255, ge=2, le=255, description="Parts that a column of numbers is cut into, at most.")
+    early_stopping: bool = Field(
+        default=True,
+        description="End where the loss of a part of the training rows, which no tree sees, has not fallen for "
+        "`patience` iterations, and keep the trees up to its lowest.",
+    )
+    validation_fraction: float = Field(
+        default=0.1,
+        gt=0,
+        le=0.5,
+        description="That part: rows chosen by a hash of their inputs. Held-out rows are never among them.",
+    )
+    min_validation_rows: int = Field(
+        default=500, ge=1, description="With fewer in that part none is kept apart, and all iterations are made."
+    )
+    patience: int = Field(default=20, gt=0, description="Iterations without a lower loss before it ends.")

@@ -16,10 +16,14 @@ from headway.training.config.guards import GuardSpec
 from headway.training.config.optimizer import OptimizerSpec, ScheduleSpec
 from headway.training.config.order_spec import OrderSpec
 from headway.training.config.parallel import ParallelSpec, mesh_shape
+from headway.training.config.recipe_specs import GRADIENT_BOOSTING, GradientBoostingSpec
 from headway.training.config.start_spec import StartFrom
 
 if TYPE_CHECKING:
     pass
+
+
+DEFAULT_STEPS = 1000
 
 
 def is_power_of_two(number: int) -> bool:
@@ -53,7 +57,14 @@ class TrainingSpec(Frozen):
     guards: GuardSpec = Field(GuardSpec(), description="What happens to a bad step.")
     profile: ProfileSpec | None = Field(default=None, description="Steps of which every rank keeps a profiler trace.")
     parallel: ParallelSpec = Field(ParallelSpec(), description="How ranks share the model and the batch.")
-    max_steps: int = Field(default=1000, gt=0, description="Optimizer steps in all.")
+    max_steps: int = Field(default=DEFAULT_STEPS, gt=0, description="Optimizer steps in all.")
+    max_epochs: float | None = Field(
+        default=None,
+        gt=0,
+        exclude_if=lambda epochs: epochs is None,
+        description="Passes over the training rows, in place of `max_steps`: steps are counted once the shards are "
+        "there, and the run is described by them, so that a resumed run ends where it would have ended.",
+    )
     global_batch_sequences: int = Field(default=8, gt=0, description="Rows of one optimizer step.")
     micro_batch_sequences: int = Field(
         default=4, gt=0, description="Rows of one logical replica. It decides bits; the number of workers does not."
@@ -83,6 +94,17 @@ class TrainingSpec(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _length_is_given_once(self) -> Self:
+        if self.max_epochs is None:
+            return self
+        # The default does not count: a configuration that is written out and read again has it.
+        if self.max_steps != DEFAULT_STEPS:
+            raise ValueError("max_epochs takes the place of max_steps: give one of them")
+        if self.order.mix:
+            raise ValueError("max_epochs counts passes over one dataset: with order.mix give max_steps")
+        return self
+
+    @model_validator(mode="after")
     def _slices_do_not_decide_bits(self) -> Self:
         if self.parallel.mode == "fast" or self.parallel.shard == 1:
             return self
@@ -94,6 +116,25 @@ class TrainingSpec(Frozen):
                 "number of ranks decides which these are; mode `exact` takes foreach there"
             )
         return self
+
+    def for_rows(self, num_rows: int) -> TrainingSpec:
+        """The same with its length in steps: whole batches nearest to `max_epochs` passes over so many rows.
+
+        Trees are one step an iteration, and so no more steps than iterations.
+        """
+        if self.grows_trees:
+            default = GradientBoostingSpec.model_fields["iterations"].default
+            max_steps = min(self.max_steps, int(self.recipe.model.get("iterations", default)))
+            return self.model_copy(update={"max_steps": max_steps})
+        if self.max_epochs is None:
+            return self
+        max_steps = max(1, round(self.max_epochs * num_rows / self.global_batch_sequences))
+        return self.model_copy(update={"max_steps": max_steps, "max_epochs": None})
+
+    @property
+    def grows_trees(self) -> bool:
+        """Whether each step reads the whole training split on one rank, in place of a batch."""
+        return self.recipe.name == GRADIENT_BOOSTING
 
     @property
     def num_replicas(self) -> int:
@@ -107,6 +148,14 @@ def replicas_per_rank(spec: TrainingSpec, world_size: int) -> int:
     Raises:
         ConfigError: this world cannot share a global batch evenly, or its ranks do not make up the mesh.
     """
+    if spec.grows_trees:
+        if world_size > 1:
+            raise ConfigError(
+                f"trees are grown by one rank, which has all training rows, and there are {world_size} ranks.",
+                where="launch.nodes",
+                advice="Say nodes: 1 and ranks_per_node: 1; `training.num_threads` gives it more cores.",
+            )
+        return 1
     shape = mesh_shape(spec.parallel, world_size)
     ranks_per_share = world_size // shape.num_shares
     possible = [n * ranks_per_share for n in range(1, spec.num_replicas + 1) if spec.num_replicas % n == 0]
@@ -153,6 +202,8 @@ def batch_line(spec: TrainingSpec, *, world_size: int, context_tokens: int | Non
     Args:
         context_tokens: that a row predicts, as `targets_of` has it.
     """
+    if spec.grows_trees:
+        return "rows/step  all training rows: each tree is grown on the whole split"
     accumulation = replicas_per_rank(spec, world_size)
     what = targets_of(context_tokens)
     row = f" x {context_tokens} seq" if what == "tokens" else ""
@@ -173,6 +224,15 @@ def length_line(spec: TrainingSpec, *, context_tokens: int | None, num_rows: int
         context_tokens: that a row predicts, as `targets_of` has it.
         num_rows: to train on; None where nobody knows yet.
     """
+    if spec.max_epochs is not None:
+        return (
+            f"{spec.max_epochs:g} epochs; steps are counted once rows are"
+            if num_rows is None
+            else length_line(spec.for_rows(num_rows), context_tokens=context_tokens, num_rows=num_rows)
+        )
+    if spec.grows_trees:
+        rows = "" if num_rows is None else f", each on {num_rows:,} rows"
+        return f"at most {spec.for_rows(num_rows or 0).max_steps:,} iterations{rows}"
     num_seen = spec.max_steps * spec.global_batch_sequences
     seen = f"{spec.max_steps:,} steps = {num_seen * (context_tokens or 1):,} {targets_of(context_tokens)}"
     # Of datasets mixed in, each has epochs of its own.

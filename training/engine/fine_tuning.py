@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -41,6 +41,7 @@ class StartingPoint:
         rebuild: Callable[[], nn.Module],
         *,
         names: Mapping[str, tuple[str, ...]] = NO_TIES,
+        rest: Collection[str] | None = None,
         on_part: Callable[[], None] = lambda: None,
     ) -> None:
         """Fill what this rank holds of a model with what the checkpoint has of it, however it was sharded.
@@ -49,6 +50,7 @@ class StartingPoint:
             state: tensors `model.<name>`; all others stay as they are.
             rebuild: builds the whole model; called only if this may be a part of it.
             names: by the first name of a weight, all of its names.
+            rest: as of `read_checkpoint`: what is verified beside what is taken over.
             on_part: called after each part that is read.
 
         Raises:
@@ -57,7 +59,8 @@ class StartingPoint:
         """
         # Imported here, so that who only loads the documents of a run does not import torch.
         from headway.training.checkpoint.pieces import pieces_of
-        from headway.training.checkpoint.verify import read_checkpoint, read_manifest
+        from headway.training.checkpoint.read import read_checkpoint
+        from headway.training.checkpoint.verified_files import read_manifest
         from headway.training.engine.learner import model_tensors
 
         manifest = read_manifest(self.directory)
@@ -73,7 +76,7 @@ class StartingPoint:
         # Matching is of whole names and shapes, reading of this rank's slices.
         chosen = [name for name in matching(whole, given, self.spec, names) if name in own]
         wanted = [own[name].slice(f"{MODEL}{name}") for name in chosen]
-        read = read_checkpoint(self.directory, manifest, wanted=wanted, on_part=on_part).tensors
+        read = read_checkpoint(self.directory, manifest, wanted=wanted, rest=rest, on_part=on_part).tensors
         for name in chosen:
             own[name].local.copy_(read[f"{MODEL}{name}"])
 

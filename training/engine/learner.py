@@ -56,6 +56,9 @@ class Learner:
         self._optimizer = ScheduledOptimizer(self._strategy, recipe, spec)
         self._scaler = LossScaler(spec)
 
+    has_converged = False
+    """A network is trained for as many steps as it was given."""
+
     @property
     def share(self) -> BatchShare:
         """Which part of every global batch this rank is to be given."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headway.data_contracts.store.errors import RunStopped
 from headway.training.engine.learner import Learner, Sums
 from headway.training.guards.step_guard import StepGuard
 from headway.training.observe.telemetry import Outcome, Stopwatch
 from headway.training.parallel.strategy import Batch
+
+if TYPE_CHECKING:
+    from headway.training.engine.boosted_learner import BoostedLearner
 
 
 class Step(NamedTuple):
@@ -25,7 +28,7 @@ class Step(NamedTuple):
 
 
 def train(
-    learner: Learner,
+    learner: Learner | BoostedLearner,
     batches: Iterator[tuple[int, Sequence[Batch]]],
     guard: StepGuard,
     *,
@@ -37,7 +40,7 @@ def train(
     save: Callable[[int], None],
     before_update: Callable[[], None],
 ) -> None:
-    """Train until `max_steps` steps are done, `first_step` of which are done already.
+    """Train until `max_steps` steps are done, `first_step` of which are done already, or the learner has converged.
 
     Args:
         batches: windows of the sample order with the micro-batches of this rank, as the guard's plan has them.
@@ -53,7 +56,7 @@ def train(
         TrainingFailed: the guard stops the run.
     """
     watch, done = Stopwatch(learner.traffic), first_step
-    while done < max_steps:
+    while done < max_steps and not learner.has_converged:
         window, micro_batches = next(batches)
         watch.lap("data")
         own_sums = learner.backward(done, micro_batches)
@@ -80,9 +83,10 @@ def train(
         # An excluded step is tried again on the next window; one that overflowed is lost and counts.
         moved = outcome != "excluded"
         done += moved
-        if sums.stop or (moved and (done == max_steps or sums.save)):
+        is_last = done == max_steps or learner.has_converged
+        if sums.stop or (moved and (is_last or sums.save)):
             save(done)
             watch.skip()
-        if sums.stop and done < max_steps:
+        if sums.stop and not is_last:
             kept = "a checkpoint was kept" if done else "there was nothing to keep yet"
             raise RunStopped(f"stopped at step {done} of {max_steps}; {kept}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.engine.learner import Learner
@@ -13,6 +14,9 @@ from headway.training.ranks.distributed import ProcessGroup
 from headway.training.ranks.utilisation import flops_per_token, peak_flops_per_s
 from headway.training.recipes.protocol import Recipe
 
+if TYPE_CHECKING:
+    from headway.training.engine.boosted_learner import BoostedLearner
+
 MARK_EVERY_S = 1.0
 """The ledger has every step; the marker's step only shows that the rank moves, and costs a rename."""
 
@@ -21,7 +25,12 @@ class StepRecorder:
     """Writes down the steps of one rank; an event `model` first, with what a step's figures stand on."""
 
     def __init__(
-        self, rank: RankProcess, recipe: Recipe, spec: TrainingSpec, process_group: ProcessGroup, learner: Learner
+        self,
+        rank: RankProcess,
+        recipe: Recipe,
+        spec: TrainingSpec,
+        process_group: ProcessGroup,
+        learner: Learner | BoostedLearner,
     ) -> None:
         self._rank, self._process_group, self._learner = rank, process_group, learner
         self.tokens_seen = 0

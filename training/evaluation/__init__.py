@@ -1,4 +1,5 @@
-"""What a checkpoint is worth: measures, baselines, statistics.
+"""What a checkpoint is worth: metrics, baselines, statistics. The same bits on any number of ranks.
 
-The same bits on any number of ranks.
+`measures.py` names the metrics as ratios of sums. The sums come from recipes (`recipes/protocol.py`), `scorers.py` and
+`baselines.py`.
 """

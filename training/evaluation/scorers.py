@@ -65,11 +65,20 @@ def token_sizes_bytes(workspace: Workspace, manifest: ShardManifest) -> NDArray[
 
 
 def score_all(
-    scorer: Scorer, blocks: Iterable[int], predict: Predict, *, on_block: Callable[[], None]
+    scorer: Scorer,
+    blocks: Iterable[int],
+    predict: Predict,
+    *,
+    on_block: Callable[[], None],
+    of_block: Callable[[int], Predict] | None = None,
 ) -> list[dict[str, Any]]:
+    """
+    Args:
+        of_block: in place of `predict`, where it has to know the block.
+    """
     scored = []
     for block in blocks:
-        scored.append(scorer.score(block, predict))
+        scored.append(scorer.score(block, predict if of_block is None else of_block(block)))
         on_block()
     return scored
 
@@ -153,6 +162,11 @@ def folder_of(path: str) -> str:
     return f"{path.partition('/')[0]}/" if "/" in path else "(top level)"
 
 
+def class_names(classes: Sequence[int | str]) -> list[str]:
+    """What pages call them; two never look the same."""
+    return [f"class {distinct_line(str(name), MAX_CLASS_CHARS)}" for name in classes]
+
+
 class RowScorer(_Rows):
     """Rows with a class to predict: an example is a row, by its number in the split; a slice is a class.
 
@@ -162,7 +176,7 @@ class RowScorer(_Rows):
 
     def __init__(self, reader: ShardReader, classes: Sequence[int | str] = ()) -> None:
         super().__init__(reader)
-        self._names = [f"class {distinct_line(str(name), MAX_CLASS_CHARS)}" for name in classes]
+        self._names = class_names(classes)
 
     def score(self, block: int, predict: Predict) -> dict[str, Any]:
         """By row: all that was measured, and 1 target."""

@@ -51,6 +51,9 @@ def _model_problems(spec: TrainingSpec, encoder: EncoderSpec, methods: set[str] 
 
 def _built_in_problems(spec: TrainingSpec, encoder: EncoderSpec, built_in: BuiltIn) -> Iterator[ConfigError]:
     fields = model_fields(built_in.spec_type, spec.recipe.model)
+    if spec.grows_trees:
+        yield from _tree_problems(spec)
+        return
     if isinstance(fields, LanguageModelSpec) and isinstance(encoder, TokenSpec):
         yield from fields.mesh_problems(spec.parallel, token_shape(encoder))
         return
@@ -58,6 +61,25 @@ def _built_in_problems(spec: TrainingSpec, encoder: EncoderSpec, built_in: Built
         _, height, width = encoder.payload_shape
         yield from _caught(lambda: fields.require_size(height, width))
     yield from _unsharded(spec, set())
+
+
+OF_NETWORKS = (
+    *("optimizer", "schedule", "precision", "loss_scale", "gradient_compression", "compile", "parallel"),
+    *("max_epochs", "global_batch_sequences", "micro_batch_sequences", "order", "start_from", "profile"),
+)
+"""Fields of training that mean nothing to trees."""
+
+
+def _tree_problems(spec: TrainingSpec) -> Iterator[ConfigError]:
+    """What is asked of trees that only networks do."""
+    default = TrainingSpec()
+    if told := [name for name in OF_NETWORKS if getattr(spec, name) != getattr(default, name)]:
+        yield ConfigError(
+            f"{spec.recipe.name} has no use for {', '.join(told)}: trees are grown of all rows, and no "
+            "gradient moves them.",
+            where=f"training.{told[0]}",
+            advice="Leave that out; the fields of trees are those of `recipe.model`.",
+        )
 
 
 def _unsharded(spec: TrainingSpec, methods: set[str]) -> Iterator[ConfigError]:

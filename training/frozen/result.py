@@ -14,9 +14,8 @@ from headway.data_contracts.store.documents import CheckpointManifest, Link
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.training.checkpoint import layout
-from headway.training.checkpoint.agreement import gathered
-from headway.training.checkpoint.blocks import nothing
-from headway.training.checkpoint.verify import verify_checkpoint
+from headway.training.checkpoint.read import verify_checkpoint
+from headway.training.checkpoint.verified_files import nothing
 from headway.training.launch.base.fence import NO_FENCE, AttemptFence
 from headway.training.ranks.distributed import ProcessGroup
 
@@ -57,7 +56,7 @@ def is_finished(
         on_part: called after each part that is read.
     """
     # Rank 0 reads for all: a result that appears meanwhile would divide the ranks.
-    message = gathered(process_group, _named_result(run_dir, run) if process_group.leads else b"")[0]
+    message = process_group.gather_bytes(_named_result(run_dir, run) if process_group.leads else b"")[0]
     if not message:
         return False
     directory_name, manifest_sha256 = message.decode().split()
@@ -69,7 +68,7 @@ def is_finished(
     except IntegrityError:
         is_good = False
     # Finished only if all say so; each has seen other files.
-    return all(answer == b"good" for answer in gathered(process_group, b"good" if is_good else b"bad"))
+    return all(answer == b"good" for answer in process_group.gather_bytes(b"good" if is_good else b"bad"))
 
 
 def _named_result(run_dir: Path, run: Link) -> bytes:

@@ -74,6 +74,7 @@ EVENTS: Mapping[str, Declared] = {
     "shard.without_rows": _at("Values have no rows in a split.", "message values"),
     "evaluate.baseline": _span("The baseline is scored."),
     "evaluate.model": _span("The model is scored."),
+    "evaluate.details": _span("What the report shows beside the scores is made: outputs, importances, continuations."),
     "evaluate.slices": _span("Figures are made for each slice."),
     "evaluate.parts": _span("The held-out examples are parted.", "shown found"),
     "evaluate.xz": _span("A compressor is the yardstick of text."),
@@ -166,7 +167,7 @@ EVENTS: Mapping[str, Declared] = {
     "agent.stop": _at("A guard stops its agent.", "why grace_s"),
     "agent.end": _at("A guard's last word.", "exit why swept stop_s"),
     # A rank.
-    "rank.start": _at("The process began.", "pid"),
+    "rank.start": _at("The process began; `is_forked`: with torch imported already.", "pid is_forked"),
     "rank.imports": _span("Until all is imported."),
     "rank.armed": _at("It dies with its owner from now on."),
     "rank.done": _at("Its work is done."),

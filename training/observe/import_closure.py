@@ -7,6 +7,7 @@ What is imported by a name made at run time, such as a recipe, has to be given a
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def modules_below(*roots: str, follow: Callable[[str], bool], home: Path = HOME)
         LookupError: a root that does not exist.
     """
     found: dict[str, Path] = {}
-    unseen = list(roots)
+    unseen, seen = list(roots), set(roots)
     while unseen:
         name = unseen.pop()
         path = source_file(name, home)
@@ -31,11 +32,12 @@ def modules_below(*roots: str, follow: Callable[[str], bool], home: Path = HOME)
             if name in roots:
                 raise LookupError(f"no module {name}")
             continue  # a name inside a module, as in `from headway.training.observe.ledger import Ledger`
-        if name not in found:
-            found[name] = path
-            package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-            # `follow` decides by name, before anything is read: libraries are not searched.
-            unseen += (imported for imported in imports(path, package) if follow(imported))
+        found[name] = path
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        # `follow` decides by name, before anything is read: libraries are not searched.
+        new = {imported for imported in imports(path, package) if follow(imported)} - seen
+        seen |= new
+        unseen += new
     return found
 
 
@@ -49,19 +51,37 @@ def source_file(module: str, home: Path) -> Path | None:
     return next((path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()), None)
 
 
-def imports(path: Path, package: str = "") -> Iterator[str]:
+def imports(path: Path, package: str = "") -> tuple[str, ...]:
     """Absolute names that the source imports; of `from a import b` both `a` and `a.b`, for `b` may be a module.
 
     Args:
         package: that the source lies in, for its relative imports; without it they are passed over.
     """
+    return _imports(path.read_bytes(), package)
+
+
+@functools.lru_cache(maxsize=4096)  # by content: stages stand on much the same modules, and an edited one is read anew
+def _imports(source: bytes, package: str) -> tuple[str, ...]:
+    names: list[str] = []
     # Read, not imported: importing a user's module would run it.
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in _statements(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and (package or not node.level):
             # One level of a relative import is the package itself, each further one a parent.
             parts = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
             base = ".".join((*parts, *filter(None, [node.module])))
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            names += (base, *(f"{base}.{alias.name}" for alias in node.names))
+    return tuple(names)
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """All statements, however deep. An import is one; expressions, most of a source, hold none."""
+    unseen = [tree]
+    while unseen:
+        node = unseen.pop()
+        yield node
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            # Of a lambda and of a conditional expression these are no lists.
+            if isinstance(below := getattr(node, field, None), list):
+                unseen += below

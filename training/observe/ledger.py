@@ -120,8 +120,10 @@ class Ledger:
 
     def _open(self) -> int:
         self._spool.parent.mkdir(parents=True, exist_ok=True)
-        # O_APPEND: a guard and its successors may have the file open at the same time.
-        descriptor = os.open(self._spool, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # O_APPEND: a guard and its successors may have the file open at the same time. O_NOFOLLOW: a link that another
+        # user put there could lead out of the workspace.
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self._spool, flags, 0o644)
         if _is_torn(descriptor):
             # A line that an earlier process could not finish must not swallow our first.
             self._waiting = b"\n" + self._waiting

@@ -32,7 +32,7 @@ def record_imports(ledger: Ledger) -> Iterator[None]:
     Nobody looks for garbage meanwhile, nor among what was imported ever after: that would be a third of the time.
     """
     started = process_start_unix_s()
-    ledger.event("rank.start", unix_s=started, pid=os.getpid())
+    ledger.event("rank.start", unix_s=started, pid=os.getpid(), is_forked="torch" in sys.modules)
     gc.disable()
     yield
     gc.freeze()

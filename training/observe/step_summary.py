@@ -60,13 +60,17 @@ class StepSummary(Frozen):
     mfu: float | None
     """Median model FLOPs utilisation, where the device's peak is known."""
 
-    def line(self) -> str:
-        """For a person."""
+    def line(self, targets: str = "targets") -> str:
+        """For a person.
+
+        Args:
+            targets: what steps are counted in: tokens, or examples.
+        """
         shares = ", ".join(f"{part} {100 * share:.0f} %" for part, share in self.shares.items())
         mfu = "" if self.mfu is None else f", MFU {100 * self.mfu:.1f} %"
         return (
             f"{self.num_steps} steps, p50 {1000 * self.p50_s:.0f} ms, p95 {1000 * self.p95_s:.0f} ms, "
-            f"p99 {1000 * self.p99_s:.0f} ms; {self.tokens_per_s:,.0f} targets/s{mfu}; {shares}; "
+            f"p99 {1000 * self.p99_s:.0f} ms; {self.tokens_per_s:,.0f} {targets}/s{mfu}; {shares}; "
             f"{self.peak_memory_bytes / (1 << 20):,.0f} MiB at most"
         )
 

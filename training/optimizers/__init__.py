@@ -1,4 +1,5 @@
-"""Update rules, a file each, schedules and parameter groups, in arithmetic that does not depend on how tensors are cut.
+"""Update rules, schedules and parameter groups, in arithmetic that does not depend on how tensors are cut.
 
-`scheduled.py` makes the rule that `training/config/optimizer.py` declares.
+AdamW and SGD are in `elementwise.py`, Muon in `muon.py`. `scheduled.py` makes the rule that
+`training/config/optimizer.py` declares.
 """

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 import torch.distributed as dist
 
 from headway.data_contracts.store.documents import TensorSlice
-from headway.training.checkpoint.agreement import gathered
 from headway.training.checkpoint.layout import by_tensor
 from headway.training.checkpoint.pieces import pieces_of
 from headway.training.checkpoint.plan import from_bytes, to_bytes
@@ -245,7 +244,7 @@ def full_tensors(state: State, process_group: ProcessGroup) -> Iterator[tuple[st
     """On every rank, on the CPU, sorted by name; one tensor is held at a time. All ranks take all of them."""
     own = pieces_of(state)
     held = from_bytes(to_bytes(piece.slice(name) for name, piece in own.items()))
-    everywhere = [from_bytes(data) for data in gathered(process_group, to_bytes(held))]
+    everywhere = [from_bytes(data) for data in process_group.gather_bytes(to_bytes(held))]
     holders: dict[TensorSlice, int] = {}
     for rank, listed in enumerate(everywhere):
         for piece in listed:

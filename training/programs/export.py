@@ -47,8 +47,8 @@ def export(rank: RankProcess, workspace_uri: str, run_sha256: str, checkpoint: P
     """Write the graph of a checkpoint, an example of what goes in and what comes out, and the weights."""
     from headway.data_contracts.store.documents import FittedState, Link, RunSpec, ShardManifest
     from headway.data_contracts.store.publication import Workspace
-    from headway.training.checkpoint.universal import export_model
-    from headway.training.checkpoint.verify import load_checkpoint
+    from headway.training.checkpoint.read import read_checkpoint
+    from headway.training.checkpoint.universal import PREFIX, export_model
     from headway.training.data.encode.encoders import fitted_file
     from headway.training.programs.evaluation import recipe_of, restored_model
 
@@ -56,7 +56,7 @@ def export(rank: RankProcess, workspace_uri: str, run_sha256: str, checkpoint: P
     with rank.ledger.span("restore"):
         run = workspace.load(Link(kind="run", sha256=run_sha256), RunSpec)
         shards = workspace.load(run.manifest, ShardManifest)
-        verified = load_checkpoint(checkpoint, on_part=Heartbeat(rank.ledger, "restore"))
+        verified = read_checkpoint(checkpoint, prefix=PREFIX, on_part=Heartbeat(rank.ledger, "restore"))
         recipe = recipe_of(workspace, run, shards)
         model = restored_model(recipe, run, verified)
     with rank.ledger.span("export.graph"):
@@ -67,8 +67,9 @@ def export(rank: RankProcess, workspace_uri: str, run_sha256: str, checkpoint: P
         for file in fitted.files:
             name = file.path.rpartition("/")[2]
             store.publish(name, fitted_file(workspace, fitted, name))
+        # What was verified, as it was before the graph was made of it: the checkpoint is not read again.
         export_model(
-            checkpoint,
+            verified,
             out / WEIGHTS,
             model_config(run, shards, fitted),
             on_part=Heartbeat(rank.ledger, "export.weights"),

@@ -6,23 +6,25 @@ import collections
 import contextlib
 import dataclasses
 import gc
+import itertools
 import time
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.errors import IntegrityError, RunStopped
 from headway.data_contracts.store.publication import Workspace, make_folder
-from headway.training.checkpoint.content import Content
 from headway.training.checkpoint.inexactness import HALVED_MICRO_BATCH, INEXACT_RESUMES, inexactness
+from headway.training.checkpoint.pieces import Content
 from headway.training.checkpoint.proof import fingerprint
+from headway.training.checkpoint.read import VerifiedCheckpoint
 from headway.training.checkpoint.restore import restore_newest
-from headway.training.checkpoint.retention import discard_expired
+from headway.training.checkpoint.retention import abandon_after, discard_expired
 from headway.training.checkpoint.save import Checkpointer, SavedCheckpoint
-from headway.training.checkpoint.verify import VerifiedCheckpoint
 from headway.training.config.checkpoints import save_is_due
 from headway.training.config.loader_spec import loader_spec
 from headway.training.config.parallel import mesh_that_decides_bits
@@ -43,7 +45,6 @@ from headway.training.engine.run_documents import (
 from headway.training.engine.step_recorder import StepRecorder
 from headway.training.frozen.result import is_finished, publish_result
 from headway.training.guards.memory import explaining_out_of_memory, remember_allocations, with_noted_micro_batch
-from headway.training.guards.roll_back import abandon_after
 from headway.training.guards.step_guard import RollBack, StepGuard
 from headway.training.guards.stop import StopConditions
 from headway.training.launch.node.rank_process import RankProcess
@@ -51,8 +52,13 @@ from headway.training.observe.heartbeat import Heartbeat
 from headway.training.observe.telemetry import Stopwatch
 from headway.training.observe.traffic import as_fields
 from headway.training.optimizers.groups import all_names
+from headway.training.parallel.strategy import Batch
 from headway.training.ranks.distributed import ProcessGroup, enable_determinism, init_process_group
 from headway.training.recipes.checked import require_finite_first_loss
+
+if TYPE_CHECKING:
+    from headway.training.engine.boosted_learner import BoostedLearner
+    from headway.training.recipes.gradient_boosting import GradientBoosting
 
 
 def train_run(rank: RankProcess, workspace: Workspace, run: Link, run_dir: Path) -> None:
@@ -109,6 +115,7 @@ class _Session:
         self._run_dir, self._checkpoints = run_dir, run_dir / "checkpoints"
         self._spec = documents.training
         self._recipe, self._start = documents.recipe(), documents.start
+        self._rows_per_step = reader.num_rows if self._spec.grows_trees else self._spec.global_batch_sequences
         self._guard = StepGuard(self._spec.guards, on_alarm=lambda fields: rank.ledger.event("guard", **fields))
         self._fingerprint = fingerprint(
             process_group.device, mesh_that_decides_bits(self._spec.parallel, process_group.world_size)
@@ -146,12 +153,11 @@ class _Session:
     def _train_steps(self, first_step: int) -> int | None:
         # Windows that may yet be excluded are prepared too, so that a skip does not empty the pipeline.
         windows = self._guard.windows(first_step, self._spec.max_steps)
-        batches = RankBatches(self._reader, self._spec, share=self._learner.share, device=self._process_group.device)
         with (
             self._rank.worth_keeping(),
             self._checkpointer,
             self._profiler,
-            prefetched(batches, loader_spec(), start=windows.start, stop=windows.stop) as made,
+            self._batches(windows) as made,
         ):
             # Numbered here: the plan may change while batches are prefetched ahead.
             numbered = zip(windows, made, strict=False)
@@ -181,6 +187,26 @@ class _Session:
                 self._rank.ledger.event("wind_down.begin")  # so that nobody expects another step
         return None
 
+    @contextlib.contextmanager
+    def _batches(self, windows: range) -> Iterator[Iterator[Sequence[Batch]]]:
+        if self._spec.grows_trees:
+            # It has all rows: nothing is read beside its steps.
+            yield itertools.repeat(())
+            return
+        batches = RankBatches(self._reader, self._spec, share=self._learner.share, device=self._process_group.device)
+        with prefetched(batches, loader_spec(), start=windows.start, stop=windows.stop) as made:
+            yield made
+
+    def _new_learner(self) -> Learner | BoostedLearner:
+        """From fresh weights; of a recipe that grows trees, with the rows that they are grown of."""
+        if not self._spec.grows_trees:
+            return Learner(self._recipe, self._spec, self._process_group)
+        # Here, for scikit-learn is no other recipe's business.
+        from headway.training.engine.boosted_learner import BoostedLearner
+
+        recipe, heartbeat = cast("GradientBoosting", self._recipe), Heartbeat(self._rank.ledger, "restore")
+        return BoostedLearner(recipe, self._spec, self._process_group, self._reader, on_part=heartbeat)
+
     def _explaining_out_of_memory(self, *, of_batches: bool) -> contextlib.AbstractContextManager[None]:
         report, fence = self._rank.files.memory(self._rank.rank), self._rank.fence
         return explaining_out_of_memory(
@@ -188,7 +214,7 @@ class _Session:
             self._run_dir,
             report=report,
             device=self._process_group.device,
-            of_batches=of_batches,
+            of_batches=of_batches and not self._spec.grows_trees,
             fence=fence,
         )
 
@@ -208,7 +234,7 @@ class _Session:
             if at_most is not None and self._process_group.leads:
                 abandon_after(self._run_dir, at_most, self._rank.fence)
             # Fresh weights first, always: a checkpoint is loaded into what was built, and must fit it.
-            self._learner = Learner(self._recipe, self._spec, self._process_group)
+            self._learner = self._new_learner()
             self._recorder = StepRecorder(self._rank, self._recipe, self._spec, self._process_group, self._learner)
             self._proof_batch = proof_batch(self._reader, self._spec, self._process_group.device)
             step = fields["step"] = self._restore(fields)
@@ -257,7 +283,12 @@ class _Session:
             self._inexact_resumes, self._known_good = 0, set()
             if self._start is not None:
                 self._start.take_over(
-                    self._learner.tensors(), self._recipe.build, names=all_names(self._learner.model), on_part=heartbeat
+                    self._learner.tensors(),
+                    self._recipe.build,
+                    names=all_names(self._learner.model),
+                    # The other model's optimizer state is read by one rank for all.
+                    rest=None if self._process_group.leads else (),
+                    on_part=heartbeat,
                 )
             # The first forward pass of a run: a loss that is not finite here is the recipe's or the data's.
             with self._explaining_out_of_memory(of_batches=True):
@@ -328,7 +359,7 @@ class _Session:
             run=self._run,
             step=step,
             # A position in windows, with those excluded: it is where the sample order continues.
-            num_samples=self._guard.plan.window(step) * self._spec.global_batch_sequences,
+            num_samples=self._guard.plan.window(step) * self._rows_per_step,
             tensors=self._learner.weights(),
             moments=self._learner.moments(),
             scalars={

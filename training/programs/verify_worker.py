@@ -23,14 +23,15 @@ def prove(rank: RankProcess, workspace: Workspace, checkpoint: Path) -> dict[str
         IntegrityError: naming the file or tensor; or the loss differs.
     """
     from headway.training.checkpoint.proof import check_proof, fingerprint, proof_loss
-    from headway.training.checkpoint.verify import load_checkpoint
+    from headway.training.checkpoint.read import read_checkpoint
+    from headway.training.checkpoint.universal import PREFIX
     from headway.training.engine.run_documents import training_spec
     from headway.training.programs.evaluation import recipe_of, restored_model
     from headway.training.ranks.distributed import choose_device, enable_determinism
 
     with rank.ledger.span("restore"):
         # All is verified; of the rest, such as the optimizer's state, nothing is kept in memory.
-        verified = load_checkpoint(checkpoint, prefix="model.", on_part=Heartbeat(rank.ledger, "restore"))
+        verified = read_checkpoint(checkpoint, prefix=PREFIX, on_part=Heartbeat(rank.ledger, "restore"))
         run = workspace.load(verified.manifest.run, RunSpec)
         spec = training_spec(run)
         # As in training: other settings choose other kernels, and equal bits could not be expected.

@@ -47,6 +47,17 @@ class ProcessGroup:
             dist.all_gather_single(gathered, values, group=self.meetings)
         return gathered
 
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes, of any length, in rank order. In tensors: torch's object collectives would pickle."""
+        if self.world_size == 1:
+            return [data]
+        lengths = self.gather(torch.tensor([len(data)]))
+        padded = torch.zeros((1, max(1, int(lengths.max()))), dtype=torch.uint8)
+        if data:
+            padded[0, : len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        rows = self.gather(padded)
+        return [row[:length].numpy().tobytes() for row, length in zip(rows, lengths.tolist(), strict=True)]
+
     def from_leader(self, value: bytes) -> bytes:
         """Rank 0's bytes, on every rank; all must pass a value of the same length."""
         if self.world_size == 1:

@@ -12,7 +12,13 @@ from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError, plain_message
 from headway.training.config.encoder_specs import EncoderSpec, ImageEncoderSpec, TokenSpec
 from headway.training.config.encoder_specs import TabularEncoderSpec as Table
-from headway.training.config.recipe_specs import ImageClassifierSpec, LanguageModelSpec, TabularModelSpec
+from headway.training.config.recipe_specs import (
+    GRADIENT_BOOSTING,
+    GradientBoostingSpec,
+    ImageClassifierSpec,
+    LanguageModelSpec,
+    TabularModelSpec,
+)
 
 S = TypeVar("S", bound=Frozen)
 
@@ -37,11 +43,18 @@ def _reads_numbers(encoder: EncoderSpec) -> bool:
     return isinstance(encoder, Table) and encoder.predicts_number
 
 
+def _reads_labelled_records(encoder: EncoderSpec) -> bool:
+    return isinstance(encoder, Table) and encoder.label is not None
+
+
 def _reads_images(encoder: EncoderSpec) -> bool:
     return isinstance(encoder, ImageEncoderSpec)
 
 
 BUILT_IN = {
+    GRADIENT_BOOSTING: BuiltIn(
+        "headway.training.recipes.gradient_boosting:GradientBoosting", GradientBoostingSpec, _reads_labelled_records
+    ),
     "image-classifier": BuiltIn(
         "headway.training.recipes.image_classifier:ImageClassifier", ImageClassifierSpec, _reads_images
     ),

@@ -31,5 +31,9 @@ class Classifier(ABC):
 
 
 def _nats(logits: Tensor, label: Tensor) -> Tensor:
-    """Cross entropy of each row, (rows, 1) float32, whatever precision the logits have."""
+    """Cross entropy of each row, (rows, 1) float32, whatever precision the logits have; of an ensemble's logits (rows,
+    members, classes) the members' mean."""
+    if logits.ndim == 3:
+        members = label.expand(-1, logits.shape[1])
+        return F.cross_entropy(logits.float().transpose(1, 2), members, reduction="none").mean(dim=1, keepdim=True)
     return F.cross_entropy(logits.float(), label.squeeze(1), reduction="none").unsqueeze(1)

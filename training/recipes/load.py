@@ -33,12 +33,13 @@ def load_recipe(name: str, model: Mapping[str, Any], shape: DataShape) -> Recipe
     spec_type, shape_type = (getattr(recipe_type, named, None) for named in ("spec_type", "shape_type"))
     if not (isinstance(spec_type, type) and issubclass(spec_type, Frozen)):
         raise ConfigError("the class is not a recipe: its spec_type is no Frozen model.", where=where, advice=ADVICE)
-    if shape_type is None or shape_type not in get_args(DataShape):
+    read = shape_type if isinstance(shape_type, tuple) else (shape_type,)
+    if not all(each in get_args(DataShape) for each in read):
         known = ", ".join(each.__name__ for each in get_args(DataShape))
         raise ConfigError(f"the class is not a recipe: its shape_type is none of {known}.", where=where, advice=ADVICE)
-    if not isinstance(shape, shape_type):
+    if not isinstance(shape, read):
         raise ConfigError(
-            f"the recipe reads {shape_type.content}, and the shards hold {shape.content}.",
+            f"the recipe reads {' or '.join(each.content for each in read)}, and the shards hold {shape.content}.",
             where=where,
             advice="Choose another recipe, or another shards.encoder.",
         )

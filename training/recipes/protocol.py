@@ -37,8 +37,8 @@ class Recipe(Protocol):
     """Constructed as `Recipe(spec, shape)`, where `spec` is an instance of its `spec_type`."""
 
     spec_type: type[Frozen]
-    shape_type: type[DataShape]
-    """The kind of rows it reads."""
+    shape_type: type[DataShape] | tuple[type[DataShape], ...]
+    """The kind of rows it reads, or the kinds."""
 
     def build(self) -> nn.Module:
         """A new model on the CPU; the draws come from torch's global generator, which the caller seeded."""

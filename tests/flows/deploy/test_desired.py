@@ -218,7 +218,21 @@ def test_a_pipeline_with_trials_has_a_form_for_them_and_no_schedule(make_wanted:
 def test_alerts_that_reach_nobody_are_counted_and_the_advice_says_how_they_would(make_wanted) -> None:
     wanted = make_wanted()
     message = silence(wanted, desired(wanted))
-    assert message.startswith(f"6 alerts tell nobody: the profile {wanted.profile_name} names no `notify`")
+    assert message.startswith("nobody is told of failures and missed windows: the profile")
+    assert f"{wanted.profile_name} names no `notify`, and 6 alerts" in message
     assert "prefect block create" in message and "notify: slack-webhook/NAME" in message and "profiles.yaml" in message
     told = dataclasses.replace(wanted, notify_block_id="an-id")
     assert silence(told, desired(told)) == ""
+    meant = make_wanted(profile={"notify": "none"})
+    assert silence(meant, desired(meant)) == "", "who says `none` has decided"
+
+
+def test_the_form_offers_the_pipelines_that_are_deployed(make_wanted: Make) -> None:
+    pipelines = {name: pipeline(name, "") for name in ("nightly", "by-hand")}
+    wanted = make_wanted(pipelines=pipelines)
+    asked = {"definitions": {"RetrainRequest": {"properties": {"pipeline": {"type": "string", "examples": ["x"]}}}}}
+    made = by_name(dataclasses.replace(wanted, forms=dict.fromkeys(wanted.forms, asked)))
+    form = made["retrain/nightly"].fields["parameter_openapi_schema"]
+    assert form["definitions"]["RetrainRequest"]["properties"]["pipeline"] == {
+        **{"type": "string", "enum": ["by-hand", "nightly"]},
+    }

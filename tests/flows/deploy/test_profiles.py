@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.flows.config.pipeline_spec import find_pipeline_file, pipeline_files, pipeline_name
+from headway.flows.config.pipeline_spec import find_pipeline_file
 from headway.flows.config.profiles import load_profile
+from headway.flows.console.pipeline_names import pipeline_files, pipeline_name
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

@@ -233,7 +233,7 @@ def test_a_command_that_entered_is_not_asked_again_and_its_stop_is_its_exit_code
 def test_a_flow_run_outside_its_windows_completes_under_the_reasons_name(
     request_of: RetrainRequest, closed: None, prefect_here: None, project: Path
 ) -> None:
-    from headway.flows.retrain import retrain
+    from headway.flows.retrain_flow import retrain
 
     state = retrain(kept(request_of), return_state=True)
     assert (state.type.value, state.name) == ("COMPLETED", "Skipped")

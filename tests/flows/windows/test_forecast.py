@@ -105,6 +105,7 @@ def plan(*stages: Outlook) -> Plan:
         size_bytes=1,
         stages=list(stages),
         batch="",
+        max_steps=1000,
         rates="",
         groups=[],
         start=None,
@@ -119,7 +120,7 @@ def test_training_is_estimated_by_its_remaining_steps_where_one_was_measured() -
     is_running = Outlook(stage="launch", state="resume", detail="", expected_s=None, from_step=400)
     verify = Outlook(stage="verify", state="run", detail="", expected_s=3.0)
     evaluate = Outlook(stage="evaluate", state="run", detail="", expected_s=None)
-    found = from_plan(plan(shard, is_running, verify, evaluate), 0.5, max_steps=1000)
+    found = from_plan(plan(shard, is_running, verify, evaluate), 0.5)
     assert found.work == [train(300.0), stage("verify", 3.0)]
     assert found.never_ran == ["evaluate"]
-    assert from_plan(plan(is_running), None, max_steps=1000).never_ran == ["launch"]
+    assert from_plan(plan(is_running), None).never_ran == ["launch"]

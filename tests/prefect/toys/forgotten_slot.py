@@ -8,7 +8,7 @@ import uuid
 
 from prefect import flow_engine
 
-import headway.flows.retrain  # noqa: F401
+import headway.flows.retrain_flow  # noqa: F401
 
 LEASE_S = 2.0
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from headway.data_contracts.store.documents import DeviceFingerprint, Link
-from headway.training.checkpoint.content import Content
+from headway.training.checkpoint import verified_files
+from headway.training.checkpoint.pieces import Content
 from headway.training.ranks.distributed import ProcessGroup
 from tests.waiting import DEADLINE_S
 
@@ -83,6 +84,23 @@ class Disk:
 
     def has_bytes(self, file: Path) -> bool:
         return file.stat().st_ino in self._written
+
+
+@pytest.fixture
+def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each read of a checkpoint's files got."""
+    read: list[int] = []
+
+    def preadv(*arguments: Any) -> int:
+        read.append(os.preadv(*arguments))
+        return read[-1]
+
+    class Os:
+        def __getattr__(self, name: str) -> Any:
+            return preadv if name == "preadv" else getattr(os, name)
+
+    monkeypatch.setattr(verified_files, "os", Os())
+    return read
 
 
 @pytest.fixture

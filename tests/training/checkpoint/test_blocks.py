@@ -14,7 +14,13 @@ from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.training.checkpoint import blocks
 from headway.training.checkpoint.file_image import PAGE_BYTES, FileImage, make_header
-from headway.training.checkpoint.read import read_file
+from headway.training.checkpoint.read import bytes_of
+from headway.training.checkpoint.verified_files import BlockReader
+
+
+def read_header(folder, file):
+    with BlockReader(folder, file) as reader:
+        reader.entries()
 
 
 @pytest.mark.parametrize("num_elements", [0, 1, PAGE_BYTES // 4, 300_000, 300_001])
@@ -44,7 +50,11 @@ def test_any_length_is_written_and_read_back(tmp_path, monkeypatch, num_elements
 
     assert asked, "the straight way was tried"
     assert (tmp_path / "t.safetensors").read_bytes() == bytes(image.view())
-    assert all(torch.equal(found, values[name]) for name, found in read_file(tmp_path, file).items())
+    with BlockReader(tmp_path, file) as reader:
+        for name, entry in reader.entries().items():
+            found = torch.empty_like(values[name])
+            reader.read_into(entry.start, bytes_of(found))
+            assert torch.equal(found, values[name])
 
 
 @pytest.mark.parametrize(
@@ -65,14 +75,14 @@ def test_a_file_that_its_manifest_or_its_header_does_not_describe_to_the_end_is_
     file = blocks.publish_blocks(Workspace(str(tmp_path)), "t.safetensors", memoryview(data))
     digests = file.blocks[:-1] if excluded > 0 else file.blocks + file.blocks[:1] * -excluded
     with pytest.raises(IntegrityError, match=message):
-        read_file(tmp_path, file.model_copy(update={"blocks": digests}))
+        read_header(tmp_path, file.model_copy(update={"blocks": digests}))
 
 
 def test_a_header_that_is_longer_than_its_file_is_refused(tmp_path):
     data = (1 << 62).to_bytes(8, "little") + bytes(100)
     file = blocks.publish_blocks(Workspace(str(tmp_path)), "t.safetensors", memoryview(data))
     with pytest.raises(IntegrityError, match="header is longer than the file"):
-        read_file(tmp_path, file)
+        read_header(tmp_path, file)
 
 
 def test_an_image_lies_where_direct_writing_asks_for_it():

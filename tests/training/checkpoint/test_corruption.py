@@ -30,7 +30,7 @@ def digest_of(tensors) -> str:
 
 
 ALONE = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
-NUM_MUTATIONS = 1200
+NUM_MUTATIONS = [300, pytest.param(1200, marks=pytest.mark.soak)]
 OLD, GOOD, NEWEST, OTHER = 10, 20, 30, 40
 """Steps; the last one is of a twin run, which lies elsewhere."""
 
@@ -219,7 +219,8 @@ def _some_file(draw: random.Random, directory: Path, but: tuple[Path, ...] = ())
     )
 
 
-def test_no_damage_is_loaded_or_run_and_the_newest_good_checkpoint_is_used(pristine, run, tmp_path):
+@pytest.mark.parametrize("num_mutations", NUM_MUTATIONS)
+def test_no_damage_is_loaded_or_run_and_the_newest_good_checkpoint_is_used(pristine, run, tmp_path, num_mutations):
     seed = int(os.environ.get("HEADWAY_TEST_SEED") or random.SystemRandom().randrange(2**32))
     draw, mark, kinds = random.Random(seed), tmp_path / "code-ran", Counter()
     expected = digest_of(state(GOOD))
@@ -228,7 +229,7 @@ def test_no_damage_is_loaded_or_run_and_the_newest_good_checkpoint_is_used(prist
     shutil.copytree(pristine / "checkpoints", checkpoints)
     newest = checkpoints / directory_name(NEWEST)
     whole = {path.name: path.read_bytes() for path in newest.iterdir()}
-    for number in range(NUM_MUTATIONS):
+    for number in range(num_mutations):
         newest.mkdir(exist_ok=True)
         for name, data in whole.items():
             (newest / name).write_bytes(data)
@@ -251,7 +252,7 @@ def test_no_damage_is_loaded_or_run_and_the_newest_good_checkpoint_is_used(prist
         for path in quarantined:
             shutil.rmtree(path)
         kinds[damage] += 1
-    assert kinds.total() == NUM_MUTATIONS and set(kinds) == set(DAMAGES), "every kind was drawn"
+    assert kinds.total() == num_mutations and set(kinds) == set(DAMAGES), "every kind was drawn"
 
 
 def test_damage_that_one_rank_sees_is_everybodys_and_put_aside_once(pristine, run, tmp_path, in_gang):

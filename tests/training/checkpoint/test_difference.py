@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from headway.data_contracts.store.errors import IntegrityError
+from headway.training.checkpoint import blocks, difference
 from headway.training.checkpoint.difference import tensor_differences
 from headway.training.checkpoint.layout import directory_name
 from headway.training.checkpoint.save import save_checkpoint
@@ -70,3 +71,24 @@ def test_a_damaged_checkpoint_is_compared_with_nothing(tmp_path: Path, content: 
     tensors.write_bytes(data)
     with pytest.raises(IntegrityError, match=tensors.name):
         tensor_differences(first, second)
+
+
+def test_both_are_read_once_and_what_only_one_has_is_verified_too(
+    tmp_path: Path, content: Any, monkeypatch: pytest.MonkeyPatch, bytes_read: list[int]
+) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1024)
+    monkeypatch.setattr(difference, "GROUP_BYTES", 1024)
+    small = {f"model.small.{index}": torch.full((3,), float(index)) for index in range(300)}
+    folders = [saved(tmp_path / "a", content, **small), saved(tmp_path / "b", content, **small)]
+    size_bytes = sum(path.stat().st_size for folder in folders for path in folder.glob("*.safetensors"))
+    assert told(*folders) == []
+    assert sum(bytes_read) <= 8 * size_bytes, "a group reads a header again, a tensor does not"
+
+    only_one_has_it = saved(tmp_path / "c", content, **{"model.zzz": torch.ones(2)})
+    tensors = next(only_one_has_it.glob("tensors-*"))
+    data = bytearray(tensors.read_bytes())
+    data[data.rindex(torch.ones(2).numpy().tobytes())] ^= 1
+    tensors.chmod(0o644)
+    tensors.write_bytes(data)
+    with pytest.raises(IntegrityError, match=tensors.name):
+        tensor_differences(folders[0], only_one_has_it)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from headway.training.checkpoint.layout import directory_name
-from headway.training.checkpoint.verify import load_checkpoint
+from headway.training.checkpoint.read import read_checkpoint
 from headway.training.launch.base.ports import free_port
 from tests.waiting import DEADLINE_S
 
@@ -42,7 +42,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_four_ranks_sharded_one_process_reads_whole_and_loads_into_the_plain_model(folder, kind):
-    found = load_checkpoint(folder / kind / "checkpoints" / directory_name(1))
+    found = read_checkpoint(folder / kind / "checkpoints" / directory_name(1))
     # The weights that every rank began from, in the order in which torch draws them.
     torch.manual_seed(3)
     layers = {"up": nn.Linear(6, 10), "down": nn.Linear(10, 6), "odd": nn.Linear(6, 3)}
@@ -54,7 +54,7 @@ def test_what_four_ranks_sharded_one_process_reads_whole_and_loads_into_the_plai
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_element_is_written_twice_and_every_rank_writes_what_it_holds(folder, kind):
-    manifest = load_checkpoint(folder / kind / "checkpoints" / directory_name(1)).manifest
+    manifest = read_checkpoint(folder / kind / "checkpoints" / directory_name(1)).manifest
     tensors = {piece.tensor: piece.global_shape for piece in manifest.layout}
     elements = sum(torch.Size(shape).numel() for shape in tensors.values())
     assert sum(torch.Size(piece.shape).numel() for piece in manifest.layout) == elements == 158

@@ -10,7 +10,7 @@ from torch import nn
 
 from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.errors import IntegrityError
-from headway.training.checkpoint.content import Content
+from headway.training.checkpoint.pieces import Content
 from headway.training.checkpoint.proof import check_proof, fingerprint, proof_loss
 from headway.training.checkpoint.save import save_checkpoint
 from headway.training.ranks.distributed import ProcessGroup

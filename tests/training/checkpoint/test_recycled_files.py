@@ -17,10 +17,10 @@ from headway.tasks.retention.reachability import UNFINISHED, kind_of
 from headway.tasks.retention.reference_graph import OF_CHECKPOINT
 from headway.training.checkpoint import recycled_files
 from headway.training.checkpoint.layout import MANIFEST_NAME, TENSOR_FILES, committed_steps, directory_name
+from headway.training.checkpoint.read import read_checkpoint, verify_checkpoint
 from headway.training.checkpoint.restore import restore_newest
 from headway.training.checkpoint.retention import discard_expired, sweep
 from headway.training.checkpoint.save import Checkpointer, save_checkpoint
-from headway.training.checkpoint.verify import load_checkpoint, verify_checkpoint
 from headway.training.config.checkpoints import CheckpointSpec
 from headway.training.ranks.distributed import ProcessGroup
 
@@ -85,7 +85,7 @@ def test_a_checkpoint_is_written_over_the_files_of_one_that_expired_and_none_is_
 
     assert [path.name for path in sorted(tmp_path.iterdir())] == [directory_name(3), directory_name(4)]
     for step in (3, 4):
-        assert torch.equal(load_checkpoint(tmp_path / directory_name(step)).tensors["w"], state(step)["w"])
+        assert torch.equal(read_checkpoint(tmp_path / directory_name(step)).tensors["w"], state(step)["w"])
 
 
 @pytest.mark.parametrize("num_values", [1000, NUM_VALUES - 1000, NUM_VALUES + 1000, 3 * NUM_VALUES])
@@ -97,7 +97,7 @@ def test_state_of_another_size_is_written_whole_over_a_spare(tmp_path, content, 
         save(checkpointer, content, 4, num_values=num_values)
         assert tensor_file(tmp_path, 4).stat().st_ino == inode
 
-    assert torch.equal(load_checkpoint(tmp_path / directory_name(4)).tensors["w"], state(4, num_values)["w"])
+    assert torch.equal(read_checkpoint(tmp_path / directory_name(4)).tensors["w"], state(4, num_values)["w"])
 
 
 @pytest.mark.process
@@ -178,7 +178,7 @@ def test_a_death_while_a_spare_is_overwritten_harms_no_checkpoint_and_the_next_s
     assert told == [] and found is not None and found.manifest.step == 3
     assert {path.name for path in checkpoints.iterdir()} == {directory_name(2), directory_name(3)}
     save_checkpoint(checkpoints, content(4, state(4)), ALONE, newest=found.manifest)
-    assert torch.equal(load_checkpoint(checkpoints / directory_name(4)).tensors["w"], state(4)["w"])
+    assert torch.equal(read_checkpoint(checkpoints / directory_name(4)).tensors["w"], state(4)["w"])
 
 
 def test_spares_count_as_nothing_and_as_leftovers_to_whoever_looks_for_them(tmp_path, content):

@@ -14,8 +14,9 @@ from headway.data_contracts.store.documents import CheckpointManifest
 from headway.data_contracts.store.errors import IntegrityError
 from headway.training.checkpoint.layout import seal, stored_files
 from headway.training.checkpoint.pieces import Piece
+from headway.training.checkpoint.read import read_checkpoint
 from headway.training.checkpoint.restore import restore_newest
-from headway.training.checkpoint.verify import load_checkpoint, read_manifest
+from headway.training.checkpoint.verified_files import read_manifest
 from headway.training.frozen.result import tensors_sha256
 from headway.training.ranks.distributed import ProcessGroup
 
@@ -42,7 +43,7 @@ def test_there_is_a_fixture_of_every_version():
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_it_is_read_whole_and_in_part(version):
-    found = load_checkpoint(directory(version))
+    found = read_checkpoint(directory(version))
     assert found.manifest.format_version == version
     assert digest(found.tensors) == VERSIONS[version]
     assert found.proof_batch["tokens"].tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -84,9 +85,9 @@ def test_a_flipped_bit_anywhere_in_its_files_shows(version, tmp_path):
             damaged[place] ^= 1 << place % 8
             path.write_bytes(damaged)
             with pytest.raises(IntegrityError):
-                load_checkpoint(copy)
+                read_checkpoint(copy)
         path.write_bytes(whole)
-    load_checkpoint(copy)
+    read_checkpoint(copy)
 
 
 def test_a_newer_version_is_refused_with_what_to_do(tmp_path):

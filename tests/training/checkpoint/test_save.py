@@ -13,8 +13,8 @@ from headway.data_contracts.store.publication import Workspace
 from headway.training.checkpoint import blocks, commit, save
 from headway.training.checkpoint.commit import part_name
 from headway.training.checkpoint.layout import MANIFEST_NAME, SEAL_NAME, committed_steps, directory_name
+from headway.training.checkpoint.read import read_checkpoint
 from headway.training.checkpoint.save import Checkpointer, save_checkpoint
-from headway.training.checkpoint.verify import load_checkpoint
 from headway.training.ranks.distributed import ProcessGroup
 from tests.waiting import DEADLINE_S
 
@@ -66,7 +66,7 @@ def test_training_goes_on_while_it_is_written_and_what_is_written_is_the_moment_
         held_back.set()
         manifest = checkpointer.finish()
 
-    found = load_checkpoint(tmp_path / directory_name(3))
+    found = read_checkpoint(tmp_path / directory_name(3))
     assert found.manifest == manifest
     assert all(torch.equal(found.tensors[name], value) for name, value in as_it_was.items())
 
@@ -86,7 +86,7 @@ def test_the_next_save_waits_for_the_one_before_and_uses_its_memory_again(tmp_pa
 
     assert checkpointer._images == [image]
     assert [saved.step for saved in durable] == [1, 2]
-    assert [float(load_checkpoint(tmp_path / directory_name(step)).tensors["w"].sum()) for step in (1, 2)] == [0, 100]
+    assert [float(read_checkpoint(tmp_path / directory_name(step)).tensors["w"].sum()) for step in (1, 2)] == [0, 100]
 
 
 @pytest.mark.parametrize("gets_on", [True, False])
@@ -130,7 +130,7 @@ def test_each_names_the_one_before_and_the_first_the_one_that_training_went_on_f
         assert checkpointer.saved_step == 1
         checkpointer.save(content(2, {}))
         checkpointer.save(content(3, {}))
-    manifests = [load_checkpoint(tmp_path / directory_name(step)).manifest for step in (1, 2, 3)]
+    manifests = [read_checkpoint(tmp_path / directory_name(step)).manifest for step in (1, 2, 3)]
     assert [manifest.parent for manifest in manifests] == [None, manifests[0].sha256, manifests[1].sha256]
 
 
@@ -142,8 +142,8 @@ def test_state_that_has_grown_is_planned_anew_when_one_rank_says_so(tmp_path, co
             checkpointer.save(content(2, {"w": torch.ones(4), **more}))
 
     assert in_gang(2, live) == [None, None]
-    assert load_checkpoint(tmp_path / directory_name(1)).tensors.keys() == {"w"}
-    assert load_checkpoint(tmp_path / directory_name(2)).tensors.keys() == {"w", "late"}
+    assert read_checkpoint(tmp_path / directory_name(1)).tensors.keys() == {"w"}
+    assert read_checkpoint(tmp_path / directory_name(2)).tensors.keys() == {"w", "late"}
 
 
 def test_what_a_part_or_a_manifest_speaks_of_is_durable_before_it_has_its_name(
@@ -240,7 +240,7 @@ def test_a_run_that_was_asked_to_stop_leaves_a_durable_checkpoint(tmp_path, cont
             raise RunStopped("stopped as asked")
 
     assert [type(error) for error in in_gang(2, live)] == [RunStopped, RunStopped]
-    load_checkpoint(tmp_path / directory_name(1))
+    read_checkpoint(tmp_path / directory_name(1))
 
 
 def test_the_manifest_is_the_last_file_of_all(tmp_path, content, in_gang, monkeypatch):
@@ -274,7 +274,7 @@ def test_a_step_that_is_trained_again_replaces_its_checkpoint(tmp_path, content,
                 tmp_path, content(1, {"w": torch.full((2,), value)}), process_group
             ),
         )
-    assert load_checkpoint(tmp_path / directory_name(1)).tensors["w"].tolist() == [2.0, 2.0]
+    assert read_checkpoint(tmp_path / directory_name(1)).tensors["w"].tolist() == [2.0, 2.0]
 
 
 def test_what_expires_goes_when_a_newer_one_is_durable(tmp_path, content):
@@ -299,7 +299,7 @@ def test_a_large_share_is_written_as_several_files_and_is_the_same_state(tmp_pat
 
     manifest, _ = in_gang(2, lambda process_group: save_checkpoint(tmp_path, content(1, state), process_group))
 
-    found = load_checkpoint(tmp_path / directory_name(1))
+    found = read_checkpoint(tmp_path / directory_name(1))
     assert all(torch.equal(found.tensors[name], value) for name, value in state.items())
     sizes = [file.size_bytes for file in manifest.files if file.name != manifest.proof.file]
     assert len(sizes) == 4 * 2 and max(sizes) < 2 * min(sizes)

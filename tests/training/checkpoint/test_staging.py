@@ -12,9 +12,9 @@ from headway.data_contracts.store.errors import IntegrityError
 from headway.training.checkpoint import file_image, save
 from headway.training.checkpoint.file_image import FileImage, make_header
 from headway.training.checkpoint.layout import committed_steps, directory_name
+from headway.training.checkpoint.read import read_checkpoint
 from headway.training.checkpoint.save import Checkpointer
 from headway.training.checkpoint.staging import Staging
-from headway.training.checkpoint.verify import load_checkpoint
 from headway.training.config.optimizer import OptimizerSpec
 from headway.training.config.training_spec import RecipeSpec
 from headway.training.optimizers.elementwise import SGD, AdamW
@@ -101,7 +101,7 @@ def test_weights_may_change_at_once_and_moments_once_staging_is_finished(tmp_pat
 
     assert waits, "the update waits for the copy"
     assert float(moments["optimizer.mean.w"].sum()) == 30
-    found = load_checkpoint(tmp_path / directory_name(1))
+    found = read_checkpoint(tmp_path / directory_name(1))
     assert found.tensors.keys() == as_it_was.keys()
     assert all(torch.equal(found.tensors[name], value) for name, value in as_it_was.items())
 

@@ -14,8 +14,9 @@ from torch import nn
 from headway.data_contracts.store.errors import IntegrityError
 from headway.training.checkpoint.layout import directory_name
 from headway.training.checkpoint.pieces import Piece
+from headway.training.checkpoint.read import read_checkpoint
 from headway.training.checkpoint.save import save_checkpoint
-from headway.training.checkpoint.universal import export_model
+from headway.training.checkpoint.universal import PREFIX, export_model
 
 ELSEWHERE = """
 import json, sys
@@ -58,7 +59,7 @@ def checkpoint(tmp_path, in_gang, content, model):
 @pytest.mark.process
 def test_a_process_that_has_no_headway_loads_it_and_computes_the_same(tmp_path, checkpoint, model):
     out = tmp_path / "exported"
-    export_model(checkpoint, out, FIELDS)
+    export_model(read_checkpoint(checkpoint, prefix=PREFIX), out, FIELDS)
 
     shown = subprocess.run(
         [sys.executable, "-c", ELSEWHERE, str(out)], capture_output=True, text=True, check=True, cwd=out
@@ -74,7 +75,7 @@ def test_a_process_that_has_no_headway_loads_it_and_computes_the_same(tmp_path, 
 
 def test_the_same_checkpoint_gives_the_same_bytes(tmp_path, checkpoint):
     for out in (tmp_path / "a", tmp_path / "b"):
-        export_model(checkpoint, out, FIELDS)
+        export_model(read_checkpoint(checkpoint, prefix=PREFIX), out, FIELDS)
     assert [(tmp_path / "a" / name).read_bytes() for name in ("config.json", "model.safetensors")] == [
         (tmp_path / "b" / name).read_bytes() for name in ("config.json", "model.safetensors")
     ]
@@ -84,5 +85,5 @@ def test_a_damaged_checkpoint_is_not_exported(tmp_path, checkpoint):
     for path in checkpoint.glob("tensors-*"):
         path.write_bytes(path.read_bytes()[::-1])
     with pytest.raises(IntegrityError):
-        export_model(checkpoint, tmp_path / "out", FIELDS)
+        export_model(read_checkpoint(checkpoint, prefix=PREFIX), tmp_path / "out", FIELDS)
     assert not (tmp_path / "out").exists()

@@ -14,9 +14,10 @@ from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.errors import EnvironmentProblem
 from headway.training.checkpoint import blocks, restore
 from headway.training.checkpoint.layout import committed_steps, directory_name
+from headway.training.checkpoint.read import read_checkpoint, verify_checkpoint
 from headway.training.checkpoint.restore import restore_newest
 from headway.training.checkpoint.save import save_checkpoint
-from headway.training.checkpoint.verify import load_checkpoint, verify_checkpoint
+from headway.training.checkpoint.verified_files import BlockMissing
 from headway.training.frozen.result import is_finished, publish_result
 
 STATE = {"model.w": torch.arange(600.0), "optimizer.m": torch.ones(600)}
@@ -133,11 +134,11 @@ def test_a_tensor_that_no_rank_wants_is_verified_all_the_same(run_dir, in_gang, 
 
 def test_a_checkpoint_that_lacks_a_file_is_not_read_in_part_either(run_dir):
     directory = run_dir / "checkpoints" / directory_name(2)
-    (there, lost) = sorted(load_checkpoint(directory).manifest.layout, key=lambda piece: piece.file)
-    assert load_checkpoint(directory, prefix=there.tensor, rest="skip").tensors.keys() == {there.tensor}
+    (there, lost) = sorted(read_checkpoint(directory).manifest.layout, key=lambda piece: piece.file)
+    assert read_checkpoint(directory, prefix=there.tensor, rest=()).tensors.keys() == {there.tensor}
     (directory / lost.file).unlink()
-    with pytest.raises(blocks.BlockMissing, match=lost.file):
-        load_checkpoint(directory, prefix=there.tensor, rest="skip")
+    with pytest.raises(BlockMissing, match=lost.file):
+        read_checkpoint(directory, prefix=there.tensor, rest=())
 
 
 def test_every_part_that_is_read_is_told(run_dir, in_gang, run):

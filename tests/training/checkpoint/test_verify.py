@@ -14,13 +14,13 @@ import torch
 from headway.data_contracts.store.digests import file_digest
 from headway.data_contracts.store.documents import CheckpointManifest, DeviceFingerprint, Link
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, IntegrityError
-from headway.training.checkpoint import verify
-from headway.training.checkpoint.content import Content
+from headway.training.checkpoint import verified_files
 from headway.training.checkpoint.layout import committed_steps
-from headway.training.checkpoint.pieces import pieces_of
+from headway.training.checkpoint.pieces import Content, pieces_of
+from headway.training.checkpoint.read import read_checkpoint, verify_checkpoint
 from headway.training.checkpoint.restore import restore_newest
 from headway.training.checkpoint.save import save_checkpoint
-from headway.training.checkpoint.verify import load_checkpoint, read_checkpoint, read_manifest, verify_checkpoint
+from headway.training.checkpoint.verified_files import read_manifest
 from headway.training.ranks.distributed import ProcessGroup
 
 ALONE = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
@@ -61,7 +61,7 @@ def newest(checkpoints: Path) -> Path:
 
 
 def test_what_was_saved_is_what_is_loaded(checkpoints):
-    verified = load_checkpoint(newest(checkpoints))
+    verified = read_checkpoint(newest(checkpoints))
     saved = content(20)
     assert verified.tensors.keys() == saved.tensors.keys()
     assert all(torch.equal(value, saved.tensors[name]) for name, value in verified.tensors.items())
@@ -71,7 +71,7 @@ def test_what_was_saved_is_what_is_loaded(checkpoints):
 
 
 def test_each_file_is_proved_by_the_blake3_of_its_bytes(checkpoints):
-    for file in load_checkpoint(newest(checkpoints)).manifest.files:
+    for file in read_checkpoint(newest(checkpoints)).manifest.files:
         assert file.blake3 == file_digest(newest(checkpoints) / file.name, "blake3")
 
 
@@ -151,9 +151,9 @@ def test_every_single_bit_of_the_small_files_counts(checkpoints):
             damaged[place] ^= 1 << place % 8
             path.write_bytes(damaged)
             with pytest.raises(IntegrityError):
-                load_checkpoint(newest(checkpoints))
+                read_checkpoint(newest(checkpoints))
         path.write_bytes(whole)
-    load_checkpoint(newest(checkpoints))
+    read_checkpoint(newest(checkpoints))
 
 
 def test_without_its_manifest_a_checkpoint_does_not_exist(checkpoints):
@@ -179,17 +179,19 @@ def test_weights_that_are_not_finite_are_named(checkpoints):
     with pytest.raises(IntegrityError, match=r"step-00000030: tensor model.weight has values that are not finite"):
         verify_checkpoint(checkpoints / "step-00000030")
     with pytest.raises(IntegrityError, match="not finite"):
-        load_checkpoint(checkpoints / "step-00000030")
+        read_checkpoint(checkpoints / "step-00000030")
 
 
 def test_a_manifest_that_was_forged_with_its_seal_still_has_to_match_its_files(checkpoints):
     directory = newest(checkpoints)
     manifest = CheckpointManifest.from_bytes((directory / "manifest.json").read_bytes(), where="")
     other_type = tuple(piece.model_copy(update={"dtype": "float64"}) for piece in manifest.layout)
+    in_proof = tuple(piece.model_copy(update={"file": manifest.proof.file}) for piece in manifest.layout)
     no_proof = manifest.proof.model_copy(update={"file": "other.safetensors"})
     for changes, message in (
         ({"layout": other_type}, "does not hold model"),
         ({"proof": no_proof}, "lists no proof batch"),
+        ({"layout": in_proof}, "an unlisted file"),
     ):
         wrong = manifest.model_copy(update=changes)
         (directory / "manifest.json").write_bytes(wrong.to_bytes())
@@ -226,7 +228,7 @@ def test_a_disk_that_gives_no_answer_is_told_and_no_checkpoint_is_put_aside(chec
     def broken(*_arguments):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(*((os, "preadv") if of == "tensors" else (verify, "read_regular")), broken)
+    monkeypatch.setattr(*((os, "preadv") if of == "tensors" else (verified_files, "read_regular")), broken)
     with pytest.raises(EnvironmentProblem, match=r"Input/output error.*left where it is"):
         restore_newest(checkpoints.parent, RUN, ALONE)
     assert committed_steps(checkpoints) == [10, 20]

@@ -15,7 +15,7 @@ import pytest
 from headway.data_contracts.store.documents import CheckpointManifest
 from headway.data_contracts.store.errors import TrainingFailed
 from headway.training.checkpoint.layout import committed_steps
-from headway.training.checkpoint.verify import read_manifest
+from headway.training.checkpoint.verified_files import read_manifest
 from headway.training.config.checkpoints import CheckpointSpec
 from headway.training.config.guards import GuardSpec, NonFinitePolicy, SpikePolicy
 from headway.training.config.shards import TRAIN

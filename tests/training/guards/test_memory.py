@@ -11,7 +11,7 @@ import torch
 
 from headway.data_contracts.store.errors import Superseded
 from headway.training.checkpoint.inexactness import inexactness
-from headway.training.checkpoint.verify import read_manifest
+from headway.training.checkpoint.verified_files import read_manifest
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 from headway.training.guards.memory import (

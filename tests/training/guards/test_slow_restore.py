@@ -27,7 +27,7 @@ import os
 import time
 
 from poisoned_recipe import Poisoned
-from headway.training.checkpoint import blocks
+from headway.training.checkpoint import blocks, verified_files
 
 blocks.BLOCK_BYTES = 1024
 
@@ -46,7 +46,7 @@ class SlowDisk:
         return os.preadv(*arguments)
 
 
-blocks.os = SlowDisk()
+verified_files.os = SlowDisk()
 '''
 
 

@@ -31,8 +31,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.errors import ConfigError
-from headway.training.checkpoint.content import Content
 from headway.training.checkpoint.file_image import FileImage
+from headway.training.checkpoint.pieces import Content
 from headway.training.checkpoint.proof import fingerprint
 from headway.training.checkpoint.restore import restore_newest
 from headway.training.checkpoint.save import Checkpointer

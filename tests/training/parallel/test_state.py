@@ -7,6 +7,9 @@ import pytest
 pytestmark = pytest.mark.process
 
 FAST = {"mode": "fast"}
+# As many as a pipeline of two needs; every operator on slices costs a millisecond of Python.
+TWO_BLOCKS = {"name": "language-model", "model": {"width": 32, "depth": 2, "heads": 4, "hidden": 48}}
+SAME = {"recipe": TWO_BLOCKS, "batch": 32}
 MESHES = {
     "alone": (1, {}),
     "ddp": (4, {}),
@@ -26,7 +29,7 @@ def saved(train, tmp_path_factory):
     def save(name):
         world_size, mesh = MESHES[name]
         path = str(folder / name)
-        return path, train(world_size, steps=1, save_to=path, batch=32, parallel={**FAST, **mesh})["state"]
+        return path, train(world_size, steps=1, save_to=path, **SAME, parallel={**FAST, **mesh})["state"]
 
     return {name: save(name) for name in MESHES}
 
@@ -39,15 +42,15 @@ def test_a_checkpoint_of_any_mesh_continues_on_another(train, saved, before, aft
     world_size, mesh = MESHES[after]
     path, state = saved[before]
     parallel = {**FAST, **mesh}
-    assert train(world_size, steps=0, load_from=path, batch=32, parallel=parallel)["state"] == state
-    went_on = train(world_size, steps=2, load_from=path, batch=32, parallel=parallel)
-    assert went_on["losses"] == pytest.approx(train(1, batch=32)["losses"][1:], rel=2e-5)
+    assert train(world_size, steps=0, load_from=path, **SAME, parallel=parallel)["state"] == state
+    went_on = train(world_size, steps=2, load_from=path, **SAME, parallel=parallel)
+    assert went_on["losses"] == pytest.approx(train(1, **SAME)["losses"][1:], rel=2e-5)
 
 
 @pytest.mark.parametrize("name", ["ddp", "hsdp", "fsdp2+tp", "pp+fsdp2"])
 def test_on_the_same_mesh_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(train, saved, name):
     world_size, mesh = MESHES[name]
-    resumed = train(world_size, steps=2, load_from=saved[name][0], batch=32, parallel={**FAST, **mesh})
-    whole = train(world_size, batch=32, parallel={**FAST, **mesh})
+    resumed = train(world_size, steps=2, load_from=saved[name][0], **SAME, parallel={**FAST, **mesh})
+    whole = train(world_size, **SAME, parallel={**FAST, **mesh})
     assert resumed["state"] == whole["state"]
     assert resumed["losses"] == whole["losses"][1:]

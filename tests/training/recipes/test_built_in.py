@@ -24,5 +24,7 @@ def test_what_is_said_of_a_built_in_recipe_is_true_of_its_class(name):
     module, _, attribute = built_in.place.partition(":")
     recipe_type = getattr(importlib.import_module(module), attribute)
     assert recipe_type.spec_type is built_in.spec_type
-    (shape,) = (shape for shape in SHAPES if isinstance(shape, recipe_type.shape_type))
-    assert isinstance(load_recipe(name, {}, shape), recipe_type)
+    shapes = [shape for shape in SHAPES if isinstance(shape, recipe_type.shape_type)]
+    assert len(shapes) == (len(recipe_type.shape_type) if isinstance(recipe_type.shape_type, tuple) else 1)
+    for shape in shapes:
+        assert isinstance(load_recipe(name, {}, shape), recipe_type)

@@ -19,6 +19,7 @@ from headway.training.recipes.load import load_recipe
 NUM_ROWS = 2 * BLOCK_ROWS + 5
 WORLDS = (1, 2, 3, 4, 7)
 SHAPES: dict[str, DataShape] = {
+    "gradient-boosting": TabularShape(num_numeric=2, cardinalities=(4,), num_classes=3),
     "image-classifier": ImageShape(channels=1, height=4, width=4, num_classes=3),
     "tabular-classifier": TabularShape(num_numeric=2, cardinalities=(4,), num_classes=3),
     "tabular-regressor": TabularNumberShape(num_numeric=2, cardinalities=(4,), mean=5.0, deviation=2.0),

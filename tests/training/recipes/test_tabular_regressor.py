@@ -63,3 +63,50 @@ def test_a_class_and_a_number_are_not_taken_for_each_other() -> None:
         load_recipe("tabular-regressor", {}, classes)
     with pytest.raises(ConfigError, match="reads records of a class each, and the shards hold records of a number"):
         load_recipe("tabular-classifier", {}, SHAPE)
+
+
+ENSEMBLE = {"width": 16, "dropout": 0.0, "members": 4, "frequencies": 8}
+
+
+def test_each_member_of_an_ensemble_learns_by_its_own_loss_and_their_mean_is_what_it_says(batch) -> None:
+    torch.manual_seed(0)
+    recipe = load_recipe("tabular-regressor", ENSEMBLE, SHAPE)
+    model = recipe.build()
+    assert model(recipe.inputs(batch)).shape == (32, 4, 1)
+    assert recipe.losses(model, batch).nats.shape == (32, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(100):
+        optimizer.zero_grad()
+        recipe.losses(model, batch).nats.mean().backward()
+        optimizer.step()
+    members = model(recipe.inputs(batch)).detach()
+    assert float(members.std(dim=1).max()) > 0, "members differ"
+    together = model.eval()(recipe.inputs(batch)).detach()
+    torch.testing.assert_close(together, members.mean(dim=1))
+    assert float(recipe.measures(model, batch)["squared_error"].mean().detach()) < 0.1 * float(batch["label"].var())
+
+
+def test_an_ensembles_logits_are_those_of_the_mean_probability(batch) -> None:
+    torch.manual_seed(0)
+    shape = TabularShape(num_numeric=3, cardinalities=(5,), num_classes=4)
+    recipe = load_recipe("tabular-classifier", ENSEMBLE, shape)
+    model = recipe.build()
+    torch.nn.init.normal_(model.head.weight)
+    given = {**batch, "label": torch.arange(32)[:, None] % 4}
+    members = torch.softmax(model(recipe.inputs(given)), dim=2)
+    together = torch.softmax(model.eval()(recipe.inputs(given)), dim=1)
+    torch.testing.assert_close(together, members.mean(dim=1))
+    own = -members[torch.arange(32), :, given["label"][:, 0]].log().mean(dim=1, keepdim=True)
+    torch.testing.assert_close(recipe.losses(model.train(), given).nats, own)
+    alone = model.eval()(recipe.inputs(given)[:1])
+    torch.testing.assert_close(alone, model(recipe.inputs(given))[:1])
+
+
+def test_waves_and_members_take_no_draw_from_a_model_that_has_none() -> None:
+    built = []
+    for fields in ({"width": 16}, {"width": 16, "members": 1, "frequencies": 0}):
+        torch.manual_seed(0)
+        built.append(load_recipe("tabular-regressor", fields, SHAPE).build().state_dict())
+    assert list(built[0]) == list(built[1])
+    assert all(torch.equal(built[0][name], built[1][name]) for name in built[0])
+    assert not [name for name in built[0] if name.startswith(("waves", "scales"))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from itertools import pairwise
@@ -20,6 +19,7 @@ from headway.data_contracts.store.errors import DataError, IntegrityError
 from headway.data_contracts.store.places import reading
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import FileDigests
+from headway.data_contracts.store.strict_json import parse_json
 from headway.training.config.shards import ShardSpec
 from headway.training.data.shards.bucket_shuffle import ShuffledRows
 from headway.training.data.shards.parquet_payload import Bytes2D, width_bytes, write_shard
@@ -99,7 +99,7 @@ def find_group(workspace: Workspace, key: str, digests: FileDigests) -> GroupRec
     where = record_path(key)
     try:
         with reading(where):
-            value = json.loads(workspace.read(where))
+            value = parse_json(workspace.read(where))
             # A record that was written half or altered is the same as none: the group is made again.
             if value["sha256"] != sha256_of(value["record"]):
                 return None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from headway.data_contracts.store.errors import HeadwayError, RunStopped, StopReason, shortened
+from headway.data_contracts.store.errors import Cause, HeadwayError, RunStopped, StopReason, shortened
 from headway.data_contracts.store.full_disk import as_full_disk
 from headway.data_contracts.store.plain_text import one_line
 from headway.training.launch.base.record import read_record
@@ -32,7 +32,7 @@ _PEER_GONE = re.compile(
 _PEER_ERRORS = frozenset({"DistNetworkError", "DistStoreError", "DistBackendError"})
 
 
-def cause_of(error: BaseException) -> str:
+def cause_of(error: BaseException) -> Cause:
     """`oom`, `infrastructure` (a peer or the network went away), `training`, or the cause an error of ours carries."""
     if isinstance(error, HeadwayError):
         return error.cause
@@ -56,7 +56,7 @@ class Failure:
     failure card. Of a stop, which is no failure, the cause is `stopped`."""
 
     cause: str = ""
-    """Empty where nothing failed."""
+    """Empty where nothing failed. A text, for a frozen worker may know a cause that its supervisor does not."""
     error: str = ""
     """Class of the error."""
     exit_code: int = 1

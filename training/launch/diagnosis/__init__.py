@@ -1,4 +1,5 @@
 """Who failed first, who hangs, who is slow: read from what ranks, agents and hosts left.
 
-It ends nothing itself. Causes of a failure are named in `data_contracts/store/errors.py`.
+It ends nothing itself. Causes of a failure are named in `data_contracts/store/errors.py`, and told from an exception in
+`training/launch/base/failure.py`.
 """

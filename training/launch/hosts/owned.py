@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from headway.data_contracts.store.regular_files import open_to_write
 from headway.training.launch.base.gang import (
     Attempt,
     Gang,
@@ -40,7 +41,9 @@ from headway.training.launch.hosts.links import PATIENCE_S as LINK_PATIENCE_S
 from headway.training.launch.hosts.links import NetworkLink
 from headway.training.launch.hosts.preflight import ObservedHost, find_faults, require_no_fault
 from headway.training.launch.hosts.probe import CommandResult, Transport, module_command, probe_hosts, run_on_all
+from headway.training.launch.node.forked_guards import ForkedGuard, guard_forks
 
+Guard = subprocess.Popen[bytes] | ForkedGuard
 SWEEP_S = 5.0
 CANCEL_MARGIN_S = 5.0
 """Beyond the grace: the guards' own time to kill and reap."""
@@ -65,7 +68,7 @@ class OwnedLauncher:
         has_capacity_beside: Callable[[Gang, Collection[str]], bool] = _no_room,
     ) -> None:
         self._spec, self._transport, self.has_capacity_beside = spec, transport, has_capacity_beside
-        self._guards: list[subprocess.Popen[bytes]] = []
+        self._guards: list[Guard] = []
         """Or the transport's clients, by which guards on other hosts are held."""
         self._files = AttemptFiles(Path())
         self._hosts: tuple[Host, ...] = ()
@@ -152,7 +155,7 @@ class OwnedLauncher:
             self._beats = _Beats(self._guards)
         return handle
 
-    def _start_guard(self, host: Host, command: NodeCommand, attempt: Attempt) -> subprocess.Popen[bytes]:
+    def _start_guard(self, host: Host, command: NodeCommand, attempt: Attempt) -> Guard:
         is_local = self._transport.is_local
         plan = NodePlan(
             node=command.node,
@@ -167,8 +170,10 @@ class OwnedLauncher:
             peer_grace_s=self._spec.peer_grace_s,
             lease_s=None if is_local else self._spec.lease_s,
         )
-        with self._files.node_log(command.node).open("ab") as log:
-            guard = subprocess.Popen(
+        with open_to_write(self._files.node_log(command.node), "ab") as log:
+            forks = guard_forks() if is_local else None
+            forked = None if forks is None else forks.fork(log.fileno(), attempt.token)
+            guard: Guard = forked or subprocess.Popen(
                 module_command(
                     self._transport, host, "headway.training.launch.node.node_guard", **{TOKEN: attempt.token}
                 ),
@@ -262,7 +267,7 @@ class OwnedLauncher:
 class _Beats:
     """Keeps sending guards their owner's beat, whatever its main thread is busy with."""
 
-    def __init__(self, guards: Sequence[subprocess.Popen[bytes]]) -> None:
+    def __init__(self, guards: Sequence[Guard]) -> None:
         self._guards, self._is_over = guards, threading.Event()
         self._thread = threading.Thread(target=self._beat, name="launch-beats", daemon=True)
         self._thread.start()
@@ -290,20 +295,23 @@ def _sweeper(token: str, patience_s: float) -> tuple[str, ...]:
     return ("headway.training.launch.base.process_tree", TOKEN, token, str(patience_s), str(SWEEP_S))
 
 
-def _write(guard: subprocess.Popen[bytes], data: bytes) -> None:
+def _write(guard: Guard, data: bytes) -> None:
     """To one that may be gone, or out of reach."""
     with contextlib.suppress(OSError, ValueError):
         if guard.stdin is not None:
             os.write(guard.stdin.fileno(), data)
 
 
-def _wait_for_an_end(guards: list[subprocess.Popen[bytes]], wait_s: float) -> None:
+def _wait_for_an_end(guards: list[Guard], wait_s: float) -> None:
     if not guards:
         return
     poll = select.poll()
     descriptors = []
     try:
         for guard in guards:
+            if isinstance(guard, ForkedGuard):
+                poll.register(guard.fileno(), select.POLLIN | select.POLLHUP)
+                continue
             # A guard is this process's child and not yet waited for, so its number is its own.
             descriptors.append(os.pidfd_open(guard.pid))
             poll.register(descriptors[-1], select.POLLIN)

@@ -22,6 +22,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from headway.data_contracts.store.regular_files import open_to_write
 from headway.training.launch.base.channel import Channel, Listener
 from headway.training.launch.base.gang import inherited_environment
 from headway.training.launch.base.protocol import JOB, MACHINE, POD, POD_ADDRESS, PODS
@@ -122,7 +123,7 @@ class Pod:
 
     def _start_supervisor(self) -> None:
         # Appended: a job's later start writes to the same file.
-        with self._files.log(self._place.job).open("ab") as log:
+        with open_to_write(self._files.log(self._place.job), "ab") as log:
             self._supervisor = subprocess.Popen(
                 (sys.executable, "-P", "-m", "headway.training.launch.supervise.detached", str(self._run_dir)),
                 stdin=subprocess.DEVNULL,

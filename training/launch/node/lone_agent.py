@@ -37,19 +37,22 @@ def main(log_dir: str, run_id: str, module: str, *arguments: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _frame: asked.append(number))
     with (logs / "stdout.log").open("ab") as out, (logs / "stderr.log").open("ab") as err:
-        rank = subprocess.Popen(
+        given = {**os.environ, **environment(run_id, os.environ["PET_RDZV_ENDPOINT"])}
+        if (fork_rank := globals().get("fork_rank")) is not None:  # of the fork server, which this agent came from
+            pid = fork_rank(module, arguments, given, out.fileno(), err.fileno())
+        else:
             # `-P` keeps the working folder off the import path, where a user's modules could shadow others.
-            (sys.executable, "-P", "-m", module, *arguments),
-            env=os.environ | environment(run_id, os.environ["PET_RDZV_ENDPOINT"]),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-        )
+            command = (sys.executable, "-P", "-m", module, *arguments)
+            pid = subprocess.Popen(command, env=given, stdin=subprocess.DEVNULL, stdout=out, stderr=err).pid
+    # Not waited for before its number is used for the last time, so that it is the rank's.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _frame: rank.send_signal(number))
+        signal.signal(number, lambda number, _frame: os.kill(pid, number))
     for early in asked:
-        rank.send_signal(early)
-    return int(rank.wait() != 0)
+        os.kill(pid, early)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    return int(os.waitpid(pid, 0)[1] != 0)
 
 
 if __name__ == "__main__":

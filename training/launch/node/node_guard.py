@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from headway.training.launch.base import protocol
@@ -45,9 +46,18 @@ CHILDLESS_S = 1.0
 LIFELINE = 0
 
 
+StartAgent = Callable[[Sequence[str], Mapping[str, str], Callable[[], None]], int]
+"""Takes the agent's command, its environment and what the agent does first; returns its number."""
+
+
 class NodeGuard:
-    def __init__(self, order: NodeOrder) -> None:
-        self._order = order
+    """Args:
+    owner: a descriptor that fires when the owner ends, for a guard that is not its child.
+    start_agent: where the agent is no program that is started afresh.
+    """
+
+    def __init__(self, order: NodeOrder, owner: int | None = None, start_agent: StartAgent | None = None) -> None:
+        self._order, self._given_owner, self._fork_agent = order, owner, start_agent
         self._plan = plan = order.plan
         self._files = AttemptFiles(Path(plan.attempt_dir))
         self._ledger = Ledger(self._files.node_spool(plan.node), node=plan.node, attempt=plan.attempt)
@@ -76,17 +86,18 @@ class NodeGuard:
         self._listen()
         # Held to the end: an unused Popen would reap the agent behind our back, and its exit status would be lost.
         agent = self._start_agent()
+        agent_pid = agent if isinstance(agent, int) else agent.pid
         self._status = NodeStatus(
             node=self._plan.node,
             host=socket.gethostname(),
             guard_pid=os.getpid(),
-            agent_pid=agent.pid,
+            agent_pid=agent_pid,
             state="running",
         )
-        self._ranks = NodeRanks(self._files, self._plan.node, self._plan.num_ranks, agent.pid)
+        self._ranks = NodeRanks(self._files, self._plan.node, self._plan.num_ranks, agent_pid)
         self._watchdog.start()
         self._publish()
-        self._ledger.event("agent.begin", pid=agent.pid)
+        self._ledger.event("agent.begin", pid=agent_pid)
         while not self._is_childless:
             # Commands come before ranks: a stop that arrives in this round must not be read as ranks that vanished.
             self._watchdog.begin_round()
@@ -113,12 +124,14 @@ class NodeGuard:
         self._wakeup = receiver
         # The first line was read blocking; from here on a half-sent command must not hold the guard up.
         os.set_blocking(LIFELINE, False)
-        self._owner = None if self._plan.owner_pid is None else _watch_parent(self._plan.owner_pid)
+        self._owner = self._given_owner
+        if self._owner is None and self._plan.owner_pid is not None:
+            self._owner = _watch_parent(self._plan.owner_pid)
         for descriptor in (self._wakeup, LIFELINE, self._owner):
             if descriptor is not None:
                 self._poll.register(descriptor, select.POLLIN)
 
-    def _start_agent(self) -> subprocess.Popen[bytes]:
+    def _start_agent(self) -> subprocess.Popen[bytes] | int:
         guard_pid = os.getpid()
 
         def tie_to_guard() -> None:
@@ -133,6 +146,8 @@ class NodeGuard:
             protocol.GUARD_PID: str(guard_pid),
             "PYTHONPATH": self._plan.rank_python_path,
         }
+        if self._fork_agent is not None:
+            return self._fork_agent(self._plan.argv, environment, tie_to_guard)
         # The guard has one thread, so running code between fork and exec is safe.
         return subprocess.Popen(
             self._plan.argv,
@@ -298,7 +313,8 @@ def _read_line(descriptor: int) -> bytes:
     return bytes(line)
 
 
-def main() -> int:
+def main(owner: int | None = None, start_agent: StartAgent | None = None) -> int:
+    """Args: as `NodeGuard`."""
     line = _read_line(LIFELINE)
     if not line:
         # The owner went away before it gave its order; nothing was started, so nothing has to be swept.
@@ -307,12 +323,12 @@ def main() -> int:
     # What a rank leaves behind must not hold the connection by which the guard was started.
     log = os.open(
         AttemptFiles(Path(order.plan.attempt_dir)).node_log(order.plan.node),
-        os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC,
+        os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
         0o644,
     )
     for stream in (1, 2):
         os.dup2(log, stream)
-    return NodeGuard(order).run()
+    return NodeGuard(order, owner, start_agent).run()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from typing import Any
 
 from headway.data_contracts.store.errors import HeadwayError, RunStopped
 from headway.data_contracts.store.places import keep_compiled_code_private
+from headway.data_contracts.store.regular_files import open_to_write
 from headway.training.launch.base import protocol
 from headway.training.launch.base.failure import EndState, Failure, traceback_of
 from headway.training.launch.base.fence import fence_of
@@ -54,7 +55,7 @@ class RankProcess:
         self.has_ended = False
         self._facts: dict[str, Any] = {}
         # Stays open for as long as the process may be asked for its stacks.
-        self.stacks = self.files.stacks(self.rank).open("w")
+        self.stacks = open_to_write(self.files.stacks(self.rank), "wb")
         self._stop_requested = False
         self._is_expendable = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from toy_agent import toy_argv
 
 import headway.training.launch.hosts.owned
 from headway.training.launch.base.gang import Gang, LaunchSpec
+from headway.training.launch.node.forked_guards import forking
 from headway.training.launch.supervise.supervisor import supervise
 from headway.training.observe.ledger import Ledger
 
@@ -26,7 +28,8 @@ def main(run_dir: str, spec: str, agents: str, *arguments: str) -> None:
         run_dir=Path(run_dir),
     )
     ledger = Ledger(Path(run_dir) / "owner.jsonl")
-    supervise(LaunchSpec(**json.loads(spec)), gang, ledger=ledger, budget_scope="one", poll=lambda: None)
+    with forking() if agents == "forks" else contextlib.nullcontext():
+        supervise(LaunchSpec(**json.loads(spec)), gang, ledger=ledger, budget_scope="one", poll=lambda: None)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,361 @@
+"""The text of each reference page, by its file's name."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import typer.main
+
+import headway
+from headway.data_contracts.store import documents, errors
+from headway.data_contracts.store.errors import HeadwayError
+from headway.flows import watch
+from headway.flows.act.editor_schemas import FileKind
+from headway.flows.act.explain import Explanation, KeyHelp, explain
+from headway.flows.cli.command_line import PANELS, app
+from headway.flows.report.summary import AWAITING_APPROVAL
+from headway.flows.windows import admission
+from headway.public import PLACES
+
+FOLDER = Path(__file__).parent
+T = TypeVar("T")
+REPOSITORY = FOLDER.parents[1]
+PACKAGES = ("flows", "tasks", "training", "data_contracts", "headway")
+MAX_DEPTH = 8
+
+STATES = {
+    "AwaitingApproval": "The model passed everything but a person's approval.",
+    "Stopped": "A person, or the run's own bound, stopped it; a checkpoint is kept.",
+    "WindowClosed": "Its window closed; the next one resumes it.",
+    "Starving": "Too many windows in a row closed before it was finished.",
+    "Held": "A person holds the pipeline.",
+    "Infrastructure": "Machines or servers were missing; a trigger asks for it again.",
+    "OutsideWindow": "No window is open.",
+    "WindowTooShort": "Less than `min_useful_s` of the window was left.",
+    "Skipped": "A person skips this window.",
+    "Blackout": "The day is a blackout.",
+    "Missed": "It started after its window's end.",
+    "NotDue": "Of a watch: nothing is over its limit.",
+    "Requested": "Of a watch: a retrain was asked for, or the one asked for before has not ended yet.",
+    "WaitingForWindow": "Of a watch: due, and the windows are closed.",
+    "PipelinePaused": "Of a watch: due, and a person holds the pipeline.",
+    "WaitingForRun": "Of a watch: a retrain runs, or starts within a minute; the look after its end decides.",
+    "PreviousRequestFailed": "Of a watch: the one asked for failed; the same data are not asked for again.",
+}
+"""Names that Headway gives to states of flow runs and tasks, beside Prefect's own."""
+
+SET_BY_PEOPLE = {
+    "HEADWAY_PROJECT": "Folder where relative pipeline files and the default workspace start; else the current folder.",
+    "HEADWAY_WORKSPACE": "Folder or URI of the workspace; else `workspace` in the project's folder.",
+    "HEADWAY_PREFECT_RECORDS": "`1`: a retrain without a configured server starts one, and is on record in Prefect.",
+    "HEADWAY_LOCAL": "Where work in progress of a workspace in object storage lies; else the user's cache folder.",
+    "HEADWAY_LIMITS": "Prefix of the concurrency limits that count devices; `headway deploy` sets it.",
+    "HEADWAY_MLFLOW_AUTH_STRING": "`user:password` of MLflow's server with `--app-name headway`.",
+}
+SET_BY_HEADWAY = {
+    "HEADWAY_ATTEMPT": "Number of the attempt.",
+    "HEADWAY_ATTEMPT_DIR": "Folder of the attempt.",
+    "HEADWAY_GUARD_PID": "The guard that owns a process.",
+    "HEADWAY_JOB": "A scheduler's job that supervises a run.",
+    "HEADWAY_LOADER": "How a rank's loader works.",
+    "HEADWAY_MACHINE": "The machine's name, as it is excluded by.",
+    "HEADWAY_MANDATE": "The attempt's fence.",
+    "HEADWAY_NODE": "Number of the node.",
+    "HEADWAY_POD": "Name of the pod.",
+    "HEADWAY_PODS": "How a job's supervisor reaches its pods.",
+    "HEADWAY_POD_ADDRESS": "Address of the pod.",
+    "HEADWAY_RANKS_HERE": "Ranks on this node.",
+    "HEADWAY_RUN_TOKEN": "Carried by every process of an attempt, so that none is left.",
+    "HEADWAY_STOP_GRACE_S": "How long ranks have to keep a checkpoint.",
+    "HEADWAY_STOP_REQUEST": "Where a stop is asked for.",
+    "HEADWAY_UI_TOKEN": "Carried by the servers of `headway ui`.",
+}
+MADE_STATES = frozenset({"Completed", "Failed", "Crashed", "Cancelled", "Cancelling", "Pending", "State"})
+"""What Prefect's states are made by."""
+VARIABLE = re.compile(r"HEADWAY_[A-Z_]+")
+
+
+def pages() -> dict[str, str]:
+    """Every page."""
+    return {
+        "cli.md": cli_page(),
+        "pipeline-file.md": keys_page("pipeline", "Pipeline file", "One YAML file says everything about one model."),
+        "contract-file.md": keys_page("contract", "Contract", "What source data must be."),
+        "profiles-file.md": keys_page("profiles", "Profiles", "Where to deploy: `deployments/profiles.yaml`."),
+        "exit-codes.md": exit_codes_page(),
+        "states.md": states_page(),
+        "environment.md": environment_page(),
+        "documents.md": documents_page(),
+        "python.md": python_page(),
+    }
+
+
+def _page(title: str, *parts: str) -> str:
+    return "\n\n".join((f"# {title}", *(part.strip("\n") for part in parts if part))) + "\n"
+
+
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [heads, ("---",) * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def cli_page() -> str:
+    """Every command, by the panels of `headway --help`."""
+    root: Any = typer.main.get_command(app)
+    parts = ["Each command has `--help`. [Exit codes](exit-codes.md) are the same for all."]
+    for panel, names in PANELS.items():
+        parts.append(f"## {panel}")
+        for name in names:
+            parts += _command(f"headway {name}", root.commands[name])
+    return _page("Commands", *parts)
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    if below := getattr(command, "commands", None):
+        for each, inner in below.items():
+            yield from _command(f"{name} {each}", inner)
+        return
+    shown = [each for each in command.params if not getattr(each, "hidden", False) and each.name != "help"]
+    arguments = [each for each in shown if each.param_type_name == "argument"]
+    usage = " ".join((name, *(_argument(each) for each in arguments)))
+    yield f"### {name}"
+    yield inspect.cleandoc(command.help or "")
+    yield f"```text\n{usage}{' [OPTIONS]' if len(shown) > len(arguments) else ''}\n```"
+    rows = [_parameter(each) for each in shown]
+    if rows:
+        yield _table(("parameter", "meaning", "default"), rows)
+
+
+def _argument(each: Any) -> str:
+    name = (each.metavar or each.name).upper()
+    return name if each.required else f"[{name}]"
+
+
+def _parameter(each: Any) -> tuple[str, str, str]:
+    if each.param_type_name == "argument":
+        names = (each.metavar or each.name).upper()
+    else:
+        names = ", ".join([*each.opts, *each.secondary_opts])
+    annotation = each.type_descriptor.annotation
+    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
+    kinds = f" One of {', '.join(_code(str(choice)) for choice in choices if str(choice))}." if choices else ""
+    default = "required" if each.required else "" if each.default in (None, "", False, ()) else _code(str(each.default))
+    return _code(names), f"{' '.join((each.help or '').split())}{kinds}".strip(), default
+
+
+def keys_page(kind: FileKind, title: str, what: str) -> str:
+    """Every key of a kind of file, a section for each that has keys of its own."""
+    by_command = (
+        f"`headway explain KEY{'' if kind == 'pipeline' else f' --in {kind}'}` says the same on the command line."
+    )
+    return _page(title, f"{what} {by_command}", *_keys(kind, explain("", kind), 0))
+
+
+def _keys(kind: FileKind, here: Explanation, depth: int) -> Iterator[str]:
+    prefix = f"{here.key}." if depth else ""
+    if depth:
+        yield f"## {here.key}"
+        yield here.meaning
+        if here.effect:
+            yield f"An edit: {here.effect}."
+    yield _table(("key", "holds", "default", "meaning"), [_key(each) for each in here.keys])
+    for each in here.keys:
+        below = explain(f"{prefix}{each.key}", kind)
+        if below.keys and depth < MAX_DEPTH:
+            yield from _keys(kind, below, depth + 1)
+
+
+def _key(each: KeyHelp) -> tuple[str, str, str, str]:
+    default = "required" if each.required else _code(each.default)
+    return _code(each.key), _escaped(each.type), default, _escaped(each.meaning)
+
+
+def _escaped(text: str) -> str:
+    """Text whose signs of HTML are none, outside of code."""
+    parts = text.split("`")
+    return "`".join(part if number % 2 else part.replace("<", "&lt;") for number, part in enumerate(parts))
+
+
+@cache
+def classes_in_code() -> dict[str, tuple[str, ast.ClassDef]]:
+    """Public classes of the product by name, of which none is there twice that a page is about: module, and source."""
+    found = {}
+    for package in PACKAGES[:-1]:
+        for path in sorted((REPOSITORY / package).rglob("*.py")):
+            module = ".".join(("headway", *path.relative_to(REPOSITORY).with_suffix("").parts))
+            for node in ast.parse(path.read_bytes()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found[node.name] = (module, node)
+    return found
+
+
+def _subclasses(of: type[T]) -> Iterator[tuple[type[T], ast.ClassDef]]:
+    """By module and name; whatever is below `of` in whatever file."""
+    below, size = {of.__name__}, 0
+    while size != len(below):
+        size = len(below)
+        for name, (_, node) in classes_in_code().items():
+            if any(isinstance(base, ast.Name) and base.id in below for base in node.bases):
+                below.add(name)
+    for name in below - {of.__name__}:
+        module, node = classes_in_code()[name]
+        yield getattr(import_module(module), name), node
+
+
+def error_classes() -> list[type[HeadwayError]]:
+    """Those of their own cause or exit code, wherever they are; and all that everybody raises."""
+    found = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, HeadwayError)]
+    own = (each for each, _ in _subclasses(HeadwayError) if {"cause", "exit_code"} & each.__dict__.keys())
+    found += [each for each in own if each not in found]
+    return sorted(found, key=lambda each: (each.exit_code, len(each.__mro__), each.__name__))
+
+
+def exit_codes_page() -> str:
+    rows = [
+        (
+            str(each.exit_code),
+            _code(each.__name__),
+            _code(str(getattr(each, "cause", ""))),
+            "yes" if each.retryable else "no",
+            _first(each.__doc__),
+        )
+        for each in error_classes()
+        if each is not HeadwayError
+    ]
+    other = [
+        ("0", "Done, also where the new version stays challenger: `is_champion` in `--json` says."),
+        (str(errors.EXIT_DEFECT), "A defect of Headway's own; the message names the file with the traceback."),
+        (str(errors.EXIT_HUNG_UP), "The terminal was closed."),
+        (str(errors.EXIT_INTERRUPTED), "Ctrl-C."),
+        (str(errors.EXIT_TERMINATED), "SIGTERM."),
+    ]
+    return _page(
+        "Exit codes and errors",
+        "A command's exit code says what kind of failure it was. Retried means: by the stage itself, before it fails.",
+        _table(("exit", "error", "cause", "retried", "meaning"), rows),
+        "Without an error of these:",
+        _table(("exit", "meaning"), other),
+        "Every error says what happened, where, and what to do next. See [on call](../operations/on-call.md).",
+    )
+
+
+def state_names() -> set[str]:
+    """Those that the code gives: where runs end, and by name wherever a state is made."""
+    return {AWAITING_APPROVAL, *admission.ENDED_BY_NAME, *watch.ENDED_BY_NAME, *_named_states()}
+
+
+def _named_states() -> Iterator[str]:
+    for path in (path for package in ("flows", "tasks") for path in sorted((REPOSITORY / package).rglob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in MADE_STATES:
+                continue
+            for given in (each.value for each in node.keywords if each.arg == "name"):
+                if isinstance(given, ast.Constant):
+                    yield str(given.value)
+                elif isinstance(given, ast.Name) and given.id.isupper():
+                    module = ".".join(("headway", *path.relative_to(REPOSITORY).with_suffix("").parts))
+                    yield str(getattr(import_module(module), given.id))
+
+
+def states_page() -> str:
+    rows = [(_code(name), meaning) for name, meaning in STATES.items()]
+    return _page(
+        "States in Prefect",
+        "Beside Prefect's own states, runs and tasks end under these names. Only `Infrastructure` is a failure.",
+        _table(("state", "meaning"), rows),
+        "[Windows](../how-to/windows.md) and [triggers](../how-to/triggers.md) say when each comes.",
+    )
+
+
+def variables_in_code() -> set[str]:
+    """Names of environment variables of ours that stand in the product's code."""
+    found: set[str] = set()
+    for package in PACKAGES:
+        for path in (REPOSITORY / package).rglob("*.py"):
+            strings = (node.value for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Constant))
+            found |= {text for text in strings if isinstance(text, str) and VARIABLE.fullmatch(text)}
+    return found
+
+
+def environment_page() -> str:
+    return _page(
+        "Environment variables",
+        "Set these:",
+        _table(("variable", "meaning"), [(_code(name), meaning) for name, meaning in SET_BY_PEOPLE.items()]),
+        "Prefect's (`PREFECT_API_URL`, `PREFECT_API_AUTH_STRING`, `PREFECT_HOME`), MLflow's (`MLFLOW_TRACKING_URI`, "
+        "its credentials) and the object store's (`AWS_PROFILE`, `AWS_ENDPOINT_URL`) work as they do without Headway.",
+        "Headway sets these for processes that it starts. Leave them alone:",
+        _table(("variable", "meaning"), [(_code(name), meaning) for name, meaning in SET_BY_HEADWAY.items()]),
+    )
+
+
+def documents_page() -> str:
+    """Every kind of document with its fields, whose meaning is the string below each."""
+    order = [node.name for node in ast.parse(inspect.getsource(documents)).body if isinstance(node, ast.ClassDef)]
+    found = sorted(
+        _subclasses(documents.Document),
+        key=lambda each: (order.index(each[1].name) if each[1].name in order else len(order), each[0].kind),
+    )
+    parts = ["What stages hand on: immutable JSON, named by its own SHA-256, below `documents/KIND/` of the workspace."]
+    for made, node in found:
+        parts += [f"## {made.kind}", _escaped(f"{_code(made.__name__)}. {_first(made.__doc__)}".strip())]
+        parts.append(_table(("field", "type", "meaning"), list(_fields(node))))
+    return _page("Documents", *parts)
+
+
+def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
+    for number, line in enumerate(node.body):
+        if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name) or line.target.id == "kind":
+            continue
+        after = node.body[number + 1] if number + 1 < len(node.body) else None
+        is_doc = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        meaning = " ".join(str(after.value.value).split()) if is_doc else ""  # type: ignore[union-attr]
+        yield _code(line.target.id), _code(ast.unparse(line.annotation)), _escaped(meaning)
+
+
+def python_page() -> str:
+    """What `from headway import ...` offers."""
+    parts = ["`from headway import ...`: recipes and encoders are written against these, and programs call them."]
+    for name in sorted(headway.__all__):
+        if name not in PLACES:
+            continue
+        module, attribute = PLACES[name]
+        made = getattr(import_module(module), attribute)
+        parts += [f"## {name}", f"```python\n{_signature(name, made)}\n```", _escaped(_first(made.__doc__))]
+        if not inspect.isclass(made):
+            rest = inspect.cleandoc(made.__doc__ or "").partition("\n\n")[2]
+            parts.append(f"```text\n{rest}\n```" if rest else "")
+    return _page("Python", *parts)
+
+
+def _signature(name: str, made: Any) -> str:
+    if not inspect.isclass(made):
+        return f"def {name}{inspect.signature(made)}"
+    source = ast.parse(textwrap.dedent(inspect.getsource(made))).body[0]
+    assert isinstance(source, ast.ClassDef)
+    lines = [f"class {name}:"]
+    for node in source.body:
+        if isinstance(node, ast.AnnAssign):
+            lines.append(f"    {ast.unparse(node)}")
+        elif isinstance(node, ast.FunctionDef) and (not node.name.startswith("_") or node.name == "__init__"):
+            arguments = ast.unparse(node.args)
+            returns = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
+            lines.append(f"    def {node.name}({arguments}){returns}")
+    return "\n".join(lines)
+
+
+def _first(doc: str | None) -> str:
+    """A docstring's first paragraph, in one line."""
+    return " ".join(inspect.cleandoc(doc or "").partition("\n\n")[0].split())

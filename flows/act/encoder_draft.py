@@ -1,0 +1,202 @@
+"""Which columns a drafted model reads and predicts, and why it reads no others."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.types.report_text import count
+
+RECIPES = {
+    "byte-pair": "language-model",
+    "token-ids": "language-model",
+    "tabular": "tabular-classifier",
+}
+"""Kind of encoder to the recipe that comes with Headway, where it is no number that is predicted."""
+LABEL_NAMES = re.compile(r"(.*_)?(label|labels|target|class|outcome|y)")
+LONG_TEXT_CHARS = 200
+"""Longer texts are something to read, shorter ones are names and codes."""
+MOST_CATEGORIES, LEAST_ROWS_OF_ONE = 1000, 20
+"""A text of no more values, of as many rows each on average, is a category; a value unknown to training is no error."""
+MOST_CLASSES = 50
+"""Whole numbers of more values are amounts."""
+MOST_CODES = 4
+"""Whole numbers of no more values may be codes without an order; of more, they are counts, ranks or years."""
+NUMBERS = ("integer", "float", "decimal")
+
+
+class ExcludedColumn(NamedTuple):
+    column: str
+    reason: str
+
+
+class LabelFacts(NamedTuple):
+    """What is said aloud of the column to predict."""
+
+    column: str
+    kind: str
+    how: str
+    """Why this one."""
+    num_values: int
+    num_nulls: int
+
+    def line(self) -> str:
+        what = f"a class of {self.num_values}" if self.kind == "class" else "a number"
+        return f"{self.column}, {what}: {self.how}"
+
+
+def recipe_for(encoder: Mapping[str, Any]) -> str:
+    """The recipe that comes with Headway for `shards.encoder`."""
+    return "tabular-regressor" if encoder.get("label_kind") == "number" else RECIPES[encoder["kind"]]
+
+
+def draft_encoder(profile: TableProfile, *, is_text: bool, label: str = "") -> dict[str, Any]:
+    """The fields of `shards.encoder`.
+
+    Columns under suspicion and keys are left out: a person puts them in. Only where nothing else is there, the first
+    column stands for the choice that is to be made.
+
+    Args:
+        label: the column to predict; empty: guessed by its name.
+
+    Raises:
+        ConfigError: there is no such column, or none like it can be predicted.
+    """
+    usable = [column for column in profile.columns if _is_usable(column)]
+    if label:
+        return _tabular(usable, _label_of(profile, label, is_text=is_text)) or _nothing_to_read(label)
+    if is_text:
+        return {"kind": "byte-pair", "vocab_size": 2048, "sequence_tokens": 256}
+    tokens = [column for column in usable if _is_tokens(column)]
+    if tokens:
+        highest = max(tokens, key=lambda column: column.max_length or 0)
+        return {"kind": "token-ids", "column": highest.name, "vocab_size": int(highest.high or 0) + 1}
+    texts = [column for column in usable if column.family == "string" and (column.max_length or 0) > LONG_TEXT_CHARS]
+    if texts:
+        longest = max(texts, key=lambda column: column.max_length or 0)
+        return {"kind": "byte-pair", "column": longest.name, "vocab_size": 2048, "sequence_tokens": 256}
+    guessed = next((column for column in usable if is_label_name(column.name) and _kind_of(column)), None)
+    return _tabular(usable, guessed) or {"kind": "tabular", "categorical": [profile.columns[0].name]}
+
+
+def is_label_name(name: str) -> bool:
+    return bool(LABEL_NAMES.fullmatch(name.lower()))
+
+
+def label_facts(profile: TableProfile, encoder: Mapping[str, Any], *, is_given: bool) -> LabelFacts | None:
+    """What is known of the drafted label; None where there is none."""
+    if "label" not in encoder:
+        return None
+    column = next(each for each in profile.columns if each.name == encoder["label"])
+    how = "as you said" if is_given else "guessed by its name. `--label COLUMN` says another"
+    return LabelFacts(column.name, encoder["label_kind"], how, column.num_distinct, column.num_nulls)
+
+
+def excluded_columns(profile: TableProfile, encoder: Mapping[str, Any]) -> list[ExcludedColumn]:
+    """Columns of a table that the model would not read, each with the reason."""
+    if encoder["kind"] != "tabular":
+        return []
+    read = {*encoder.get("numeric", ()), *encoder.get("categorical", ()), encoder.get("label")}
+    return [ExcludedColumn(each.name, _reason(each)) for each in profile.columns if each.name not in read]
+
+
+def _reason(column: ColumnProfile) -> str:
+    if column.suspicions:
+        return "may hold personal data"
+    if not column.num_values:
+        return "holds nothing but nulls"
+    if column.is_partition:
+        return "names the files' folder"
+    if column.is_unique:
+        return "no value occurs twice"
+    if column.family in ("date", "timestamp"):
+        return "a time, which no encoder of tables reads yet"
+    if column.family == "string":
+        return f"text of about {count(column.num_distinct, 'value')}"
+    return f"{column.type}, which no encoder of tables reads"
+
+
+def _label_of(profile: TableProfile, label: str, *, is_text: bool) -> ColumnProfile:
+    where = f"--label {label!r}"
+    if is_text:
+        raise ConfigError("a table has columns to predict, and these are texts.", where=where, advice="Leave it out.")
+    names = [column.name for column in profile.columns]
+    column = next((each for each in profile.columns if each.name == label), None)
+    if column is None:
+        near = difflib.get_close_matches(label, names, n=1)
+        advice = f"Did you mean {near[0]!r}? " if near else ""
+        raise ConfigError("there is no such column.", where=where, advice=f"{advice}There are {', '.join(names)}.")
+    if not column.num_values or _kind_of(column) is None:
+        what = f"{column.type} of about {count(column.num_distinct, 'value')}" if column.num_values else "only nulls"
+        raise ConfigError(
+            f"holds {what}, which is neither a class nor a number.",
+            where=where,
+            advice="Name a column of numbers, or one of few values.",
+        )
+    return column
+
+
+def _nothing_to_read(label: str) -> dict[str, Any]:
+    raise ConfigError(
+        "no other column can be read by a model of tables.",
+        where=f"--label {label!r}",
+        advice="It takes numbers, or texts of few values; keys and what may be personal data are left out.",
+    )
+
+
+def _kind_of(label: ColumnProfile) -> str | None:
+    """Whether a column is a class or a number to predict; None: neither."""
+    if label.values or (label.family == "string" and _is_category(label)):
+        return "class"
+    if label.family == "integer":
+        return "class" if label.num_distinct <= 2 else "number"
+    return "number" if label.family in NUMBERS else None
+
+
+def _is_usable(column: ColumnProfile) -> bool:
+    return bool(column.num_values) and not column.suspicions and not column.is_unique and not column.is_partition
+
+
+def _is_tokens(column: ColumnProfile) -> bool:
+    return column.family == "list" and "int" in column.type and column.low is not None and column.low >= 0
+
+
+def _is_number(column: ColumnProfile) -> bool:
+    is_code = column.family == "integer" and 0 < len(column.values) <= MOST_CODES
+    return column.family in NUMBERS and not is_code
+
+
+def _is_category(column: ColumnProfile) -> bool:
+    if column.values:
+        return True
+    is_short = column.family == "string" and (column.max_length or 0) <= LONG_TEXT_CHARS and column.shape is None
+    few = column.num_distinct <= min(MOST_CATEGORIES, column.num_values / LEAST_ROWS_OF_ONE)
+    return is_short and few
+
+
+def _tabular(usable: Sequence[ColumnProfile], label: ColumnProfile | None) -> dict[str, Any]:
+    features = [column for column in usable if column is not label]
+    numeric = [column for column in features if _is_number(column)]
+    categorical = [column for column in features if not _is_number(column) and _is_category(column)]
+    if not numeric and not categorical:
+        return {}
+    fields: dict[str, Any] = {
+        "kind": "tabular",
+        "numeric": [column.name for column in numeric],
+        "categorical": [column.name for column in categorical],
+    }
+    if label is not None:
+        fields |= {"label": label.name, "label_kind": _kind_of(label)}
+    if any(column.num_nulls or column.num_not_finite for column in numeric):
+        fields["missing"] = "mean"
+    return fields
+
+
+def likely_labels(profile: TableProfile, encoder: Mapping[str, Any]) -> Iterator[str]:
+    """Columns of two values that the model reads, the last one first: it may be what is to be predicted."""
+    pairs = (column.name for column in reversed(profile.columns) if len(column.values) == 2)
+    return (name for name in pairs if name in encoder.get("categorical", ()))

@@ -1,0 +1,130 @@
+"""What there is to see: runs and champions, what was said, what starts a retrain, shards, traces, both UIs.
+
+Heavy imports happen inside the commands that need them.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from typing import Annotated
+
+import typer
+
+from headway.flows.console.options import AsJson, Model, Pipeline, Run, WorkspaceUri
+from headway.flows.console.output import emit, only_shown, print_lines
+
+
+def status(
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+    as_metrics: Annotated[bool, typer.Option("--metrics", help="Prometheus's text format instead.")] = False,
+    live: Annotated[bool, typer.Option("--watch", help="Stay, and show it anew every two seconds.")] = False,
+) -> None:
+    """Show runs, champions, and how retrains ended. Also what waits, and the command that continues it."""
+    from headway.flows.show.status import print_status, read_status, watch
+
+    if live:
+        if as_json or as_metrics:
+            raise typer.BadParameter("--watch is for people: leave out --json and --metrics.")
+        watch(workspace)
+    found = read_status(workspace)
+    if as_metrics:
+        from headway.flows.show.status_metrics import metrics
+
+        sys.stdout.write(metrics(found))
+    else:
+        emit(found, print_status, as_json=as_json)
+
+
+def logs(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="A run's id or its beginning, or a flow run's; by default the running one, or else the newest."
+        ),
+    ] = "",
+    workspace: WorkspaceUri = "",
+    rank: Annotated[list[int] | None, typer.Option(help="Only this rank's; may be given several times.")] = None,
+    attempt: Annotated[int | None, typer.Option(help="Only this attempt at training.")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="Only so many of the lines that are there.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run ends.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what happened in a run. Also what ranks, agents and guards wrote, by time."""
+    from headway.flows.show.logs import show_logs
+
+    # All logs are open while they are merged by time: as many as attempts times ranks.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    show_logs(workspace, run, ranks=rank or (), attempt=attempt, tail=tail, follow=follow, as_json=as_json)
+
+
+def history(model: Model, workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
+    """Show who became champion, when and why. Also who stayed challenger, waits, or was refused."""
+    from headway.flows.show.champion_history import print_history, read_history
+
+    found = read_history(workspace, model)
+    emit(found, print_history, as_json=as_json)
+
+
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help="NAME/VERSION or NAME@ALIAS of a registered version.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another: its held-out rows are the ones.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="Write a page there too; nothing is overwritten.")] = "",
+    pipeline: Annotated[
+        str, typer.Option(help="The pipeline whose source counts; by default the one that trained B.")
+    ] = "",
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+) -> None:
+    """Score two versions on the same rows. Difference, slices, and where they disagree."""
+    from headway.flows.act.compare import compare_versions, print_compared
+
+    made = compare_versions(workspace, first, second, pipeline=pipeline, out=out)
+    with only_shown("the result"):
+        emit(made, print_compared, as_json=as_json)
+
+
+def triggers(pipeline: Pipeline, workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
+    """Show each trigger's figure beside its limit. Events are asked of PREFECT_API_URL.
+
+    It looks at the data as a retrain would, which finds what this made; it asks for nothing.
+    """
+    from headway.flows.triggers.report import print_report, report
+
+    found = report(pipeline, workspace)
+    emit(found, print_report, as_json=as_json)
+
+
+def shards(pipeline: Pipeline, workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
+    """Show the newest shards of a pipeline. Groups, splits, rows and bytes are those of its manifest."""
+    from headway.flows.show.shards import print_shards, read_shards
+
+    found = read_shards(pipeline, workspace)
+    emit(found, print_shards, as_json=as_json)
+
+
+def profile(
+    run: Run,
+    workspace: WorkspaceUri = "",
+    steps: Annotated[int, typer.Option(min=1, help="How many steps to trace.")] = 3,
+) -> None:
+    """Record Chrome traces of a run's next steps. It says where they will lie."""
+    from headway.flows.show.status import request_profile
+
+    print_lines(request_profile(workspace, run, steps))
+
+
+def ui(
+    workspace: WorkspaceUri = "",
+    prefect_port: Annotated[int, typer.Option(help="Port of the Prefect UI.")] = 4200,
+    mlflow_port: Annotated[int, typer.Option(help="Port of the MLflow UI.")] = 5000,
+) -> None:
+    """Start the Prefect and MLflow UIs on loopback. Ctrl-C ends them. It says how to log in.
+
+    Should one of the two end, it says how, and the other goes on; the exit code is 8 then.
+    """
+    from headway.flows.prefect_api.serve import serve
+
+    serve(workspace, prefect_port, mlflow_port)

@@ -1,0 +1,126 @@
+"""What a page shows beside its document: what the model said of each example, and how its training went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from headway.data_contracts.store.digests import canonical_json, sha256_bytes
+from headway.data_contracts.store.documents import EvaluationReport, Frozen, Link, StoredFile
+from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.core.candidate import Candidate
+from headway.training.checkpoint.layout import run_folder
+from headway.training.evaluation.outputs import Outputs
+from headway.training.observe.ledger import SpoolTail
+
+MAX_POINTS = 500
+"""Of a curve; each stands for as many steps as it takes."""
+MAX_CURVE_BYTES = 1 << 20
+
+
+class TrainingCurve(Frozen):
+    """Losses as a run's first rank recorded them on this machine; no document, for other machines have other parts."""
+
+    format_version: int = 1
+    first_step: int
+    num_steps: int
+    """Up to the checkpoint that was evaluated."""
+    num_excluded: int
+    """Batches that a guard left out."""
+    started_unix_s: float
+    ended_unix_s: float
+    step: tuple[int, ...]
+    """The last one of each point."""
+    loss: tuple[float, ...]
+    """The mean over the steps of each point, in nats a target."""
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    lr: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    outputs: Outputs | None = None
+    curve: TrainingCurve | None = None
+
+
+NO_EVIDENCE = Evidence()
+
+
+def curve_path(checkpoint: Link) -> str:
+    return f"reports/curve-{checkpoint.sha256[:16]}.json"
+
+
+def publish_outputs(workspace: Workspace, outputs: Outputs) -> StoredFile:
+    data = outputs.to_bytes()
+    return workspace.publish(f"reports/outputs-{sha256_bytes(data)[:16]}.safetensors", data)
+
+
+def publish_curve(workspace: Workspace, candidate: Candidate) -> StoredFile | None:
+    """None: this machine has no record of the run's steps."""
+    steps, num_excluded = _recorded_steps(workspace, candidate)
+    if not steps:
+        return None
+    curve = _thinned([steps[number] for number in sorted(steps)], num_excluded)
+    return workspace.publish(curve_path(candidate.checkpoint), canonical_json(curve.model_dump(mode="json")))
+
+
+def read_evidence(workspace: Workspace, report: EvaluationReport) -> Evidence:
+    """As much as is there and whole: a page without a picture is better than none."""
+    outputs = None
+    if report.outputs is not None and (data := workspace.read_if_there(report.outputs.path)) is not None:
+        try:
+            outputs = Outputs.from_bytes(data) if sha256_bytes(data) == report.outputs.sha256 else None
+        except ValueError as error:
+            raise IntegrityError("not readable outputs of a model.", where=report.outputs.path) from error
+    return Evidence(outputs=outputs, curve=read_curve(workspace, report.checkpoint))
+
+
+def read_curve(workspace: Workspace, checkpoint: Link) -> TrainingCurve | None:
+    """None: there is none that can be read."""
+    data = workspace.read_if_there(curve_path(checkpoint))
+    try:
+        return None if data is None or len(data) > MAX_CURVE_BYTES else TrainingCurve.model_validate_json(data)
+    except ValidationError:  # no digest proves it, and nothing stands on it
+        return None
+
+
+def _recorded_steps(workspace: Workspace, candidate: Candidate) -> tuple[dict[int, dict[str, Any]], int]:
+    """By number, the last record of each up to the checkpoint: steps are done again after a restart."""
+    steps: dict[int, dict[str, Any]] = {}
+    num_excluded = 0
+    for event in _events(workspace, candidate.manifest.run):
+        if event["event"] == "step.excluded":
+            num_excluded += 1
+        elif event["event"] == "step" and isinstance(event.get("loss"), float) and isinstance(event.get("lr"), float):
+            steps[event["step"]] = {name: event[name] for name in ("step", "loss", "lr", "unix_s")}
+    return {number: step for number, step in steps.items() if number <= candidate.manifest.step}, num_excluded
+
+
+def _events(workspace: Workspace, run: Link) -> Iterator[dict[str, Any]]:
+    attempts = workspace.local_path(f"{run_folder(run)}/attempts")
+    spools = [spool for spool in attempts.glob("*/ledger/rank-0.jsonl") if spool.parent.parent.name.isdecimal()]
+    for spool in sorted(spools, key=lambda each: int(each.parent.parent.name)):
+        yield from SpoolTail(spool).stream()
+
+
+def _thinned(steps: list[dict[str, Any]], num_excluded: int) -> TrainingCurve:
+    a_point = -(-len(steps) // MAX_POINTS)
+    parts = [steps[start : start + a_point] for start in range(0, len(steps), a_point)]
+    losses = [[step["loss"] for step in part] for part in parts]
+    return TrainingCurve(
+        first_step=steps[0]["step"],
+        num_steps=len(steps),
+        num_excluded=num_excluded,
+        started_unix_s=steps[0]["unix_s"],
+        ended_unix_s=steps[-1]["unix_s"],
+        step=tuple(part[-1]["step"] for part in parts),
+        loss=tuple(sum(each) / len(each) for each in losses),
+        low=tuple(min(each) for each in losses),
+        high=tuple(max(each) for each in losses),
+        lr=tuple(part[-1]["lr"] for part in parts),
+    )

@@ -1,0 +1,204 @@
+"""CSV comes out as it was written, or the row that cannot be read is named and never quoted."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.tables.csv_files import csv_batches, csv_columns, csv_names
+from headway.data_contracts.tables.source_spec import CsvOptions
+
+SECRET = "hunter2"
+Row = dict[str, Any]
+
+
+def write(folder: Path, data: str | bytes, name: str = "a.csv") -> Path:
+    path = folder / name
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
+def rows(path: Path, options: CsvOptions | None = None, **declared: str) -> list[Row]:
+    options = options or CsvOptions()
+    columns = csv_columns(path, path.name, options, declared)
+    return [row for batch in csv_batches(path, path.name, options, columns) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (("1", "-2", ""), "int64"),
+        (("1", "2.5", "nan"), "double"),
+        (("true", "false"), "bool"),
+        (("2026-01-01", ""), "date32[day]"),
+        (("2026-01-01 01:02:03", "2026-01-01T01:02:03.5"), "timestamp[us]"),
+        (("2026-01-01T01:02:03Z", "2026-01-01T01:02:03+02:00"), "timestamp[us, tz=UTC]"),
+        (("007", "1"), "string"),
+        (("99999999999999999999", "1"), "string"),
+        (("1", "x"), "string"),
+        (("2026-01-01", "soon"), "string"),
+    ],
+)
+def test_a_type_is_the_narrowest_that_all_values_have(tmp_path: Path, values: tuple[str, ...], kind: str) -> None:
+    path = write(tmp_path, "c,x\n" + "".join(f"{value},-\n" for value in values))
+    assert csv_columns(path, "a.csv", CsvOptions(), {})["c"] == kind
+
+
+def test_the_last_value_of_a_long_file_counts(tmp_path: Path) -> None:
+    path = write(tmp_path, "c\n" + "1\n" * 5000 + "x\n")
+    assert csv_columns(path, "a.csv", CsvOptions(max_row_bytes=200), {}) == {"c": "string"}
+
+
+def test_a_column_without_a_value_asks_for_its_type(tmp_path: Path) -> None:
+    path = write(tmp_path, "c,d\n,1\n")
+    with pytest.raises(DataError, match=r"column `c` holds no value.*source\.column_types: \{c: string\}"):
+        rows(path)
+    assert rows(path, c="int32") == [{"c": None, "d": 1}]
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=20)
+
+
+@pytest.mark.process
+@given(table=st.lists(st.tuples(TEXTS, TEXTS), max_size=20), block_bytes=st.sampled_from([64, 200, 4 << 20]))
+@settings(max_examples=200)
+def test_any_text_comes_back_whatever_the_blocks(
+    tmp_path_factory: pytest.TempPathFactory, table: list[tuple[str, str]], block_bytes: int
+) -> None:
+    lines = [_quoted(row) for row in (("a", "b"), *table)]
+    path = write(tmp_path_factory.getbasetemp(), "".join(lines))
+    longest_bytes = max(len(line.encode()) for line in lines)
+    found = rows(path, CsvOptions(max_row_bytes=max(block_bytes, longest_bytes)), a="string", b="string")
+    assert [(row["a"], row["b"]) for row in found] == table
+
+
+def _quoted(row: tuple[str, str]) -> str:
+    stream = io.StringIO()
+    csv.writer(stream, quoting=csv.QUOTE_ALL, lineterminator="\n").writerow(row)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "expected"),
+    [
+        ("a;b\n1;'x;y'\n", {"delimiter": ";", "quote": "'"}, [{"a": 1, "b": "x;y"}]),
+        ("1,x\n2,y\n", {"has_header": False}, [{"f0": 1, "f1": "x"}, {"f0": 2, "f1": "y"}]),
+        ("1,x\n", {"has_header": False, "column_names": ("n", "s")}, [{"n": 1, "s": "x"}]),
+        ("A,B\n1,x\n", {"has_header": False, "column_names": ("n", "s"), "skip_rows": 1}, [{"n": 1, "s": "x"}]),
+        ("# note\na\n1\n", {"skip_rows": 1}, [{"a": 1}]),
+        ("a,b\n1,NA\n2,3\n", {"nulls": ("NA", "")}, [{"a": 1, "b": None}, {"a": 2, "b": 3}]),
+        ('a,b\nx,""\nx,\n', {}, [{"a": "x", "b": ""}, {"a": "x", "b": None}]),
+        ("\ufeffa\r\n1\r\n", {}, [{"a": 1}]),
+        ('a\n"x\ny"\n\nz', {}, [{"a": "x\ny"}, {"a": "z"}]),
+    ],
+)
+def test_options_say_how_to_read(tmp_path: Path, data: str, options: dict[str, Any], expected: list[Row]) -> None:
+    assert rows(write(tmp_path, data), CsvOptions(**options)) == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (f"a,b\n1,2\n{SECRET}\n", r"a\.csv, row 3 .*: the row has 1 values, not 2"),
+        (f"a,b\n1,2\n1,2,{SECRET}\n", r"a\.csv, row 3 .*: the row has 3 values, not 2"),
+        ("a,b\n" + "1,2\n" * 3000 + f"1,{SECRET}\n", r"a\.csv, row 3,002 .*: column `b`: a value is no int32"),
+        ("a,b\n1,99999999999\n", r"a\.csv, row 2 .*: column `b`: a value is no int32.*no message quotes a value"),
+        ("", r"a\.csv: the file is empty: not even a header"),
+        ("a,a\n1,2\n", r"column `a`: there is `a` already"),
+        ("a,\n1,2\n", r"column ``: a column needs a name"),
+        (b"a,b\n\xff,2\n", r"a\.csv, row 2 .*: column `a`: a value is not UTF-8"),
+        (b"\xff\xfea\n1\n", r"a\.csv: the header is not UTF-8"),
+        ('a,b\n"1,2\n' + "x,2\n" * 3000, r"a\.csv, row 2 .*: the row has 1 values, not 2"),
+    ],
+)
+def test_a_fault_is_named_by_file_row_and_column_and_never_quoted(
+    tmp_path: Path, data: str | bytes, problem: str
+) -> None:
+    path = write(tmp_path, data)
+    with pytest.raises(DataError, match=problem) as raised:
+        rows(path, a="string", b="int32")
+    assert SECRET not in str(raised.value)
+
+
+def test_a_quote_that_is_never_closed_is_found_within_bounded_memory(tmp_path: Path) -> None:
+    path = write(tmp_path, 'a\n"' + "x\n" * 10_000)
+    problem = r"a\.csv: a row is longer than 1,000 bytes, or a quote is never closed.*source\.csv\.max_row_bytes"
+    with pytest.raises(DataError, match=problem):
+        rows(path, CsvOptions(max_row_bytes=1000))
+
+
+def test_a_row_of_ten_megabytes_is_read_and_a_longer_one_where_the_source_says_so(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,b\n1,2\n" + "x" * (10 << 20) + ",3\n")
+    columns = {"a": "string", "b": "int64"}
+
+    def lengths(options: CsvOptions) -> list[int]:
+        return [len(row["a"]) for batch in csv_batches(path, "a.csv", options, columns) for row in batch.to_pylist()]
+
+    assert lengths(CsvOptions()) == [1, 10 << 20]
+    with pytest.raises(DataError, match="a row is longer than 1,048,576 bytes"):
+        lengths(CsvOptions(max_row_bytes=1 << 20))
+
+
+@pytest.mark.parametrize("keep_bytes", [-1, -8, -100, 10, 3])
+def test_a_gzip_file_cut_short_is_damaged(tmp_path: Path, keep_bytes: int) -> None:
+    whole = gzip.compress(b"a\n" + b"".join(b"%d\n" % (n * 7919) for n in range(20_000)))
+    with pytest.raises(DataError, match=r"a\.csv\.gz: the file is (damaged|empty)"):
+        rows(write(tmp_path, whole[:keep_bytes], "a.csv.gz"))
+
+
+def test_a_flipped_bit_in_gzip_is_an_error_and_never_other_rows(tmp_path: Path) -> None:
+    data = b"a\n" + b"".join(b"%d\n" % (n * 7919) for n in range(2000))
+    whole = gzip.compress(data, mtime=0)
+    expected = rows(write(tmp_path, whole, "a.csv.gz"))
+    for place in range(12, len(whole), 97):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << place % 8
+        try:
+            found = rows(write(tmp_path, bytes(flipped), "a.csv.gz"))
+        except DataError:
+            continue
+        assert found == expected
+
+
+def test_names_are_read_without_the_rows(tmp_path: Path) -> None:
+    assert csv_names(write(tmp_path, "a,b\n1,2\n"), "a.csv", CsvOptions()) == ["a", "b"]
+    assert csv_names(write(tmp_path, "a,b\n"), "a.csv", CsvOptions()) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"delimiter": ",,"}, {"quote": ""}, {"skip_rows": -1}, {"column_names": ("a",)}, {"separator": ";"}],
+)
+def test_options_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        CsvOptions(**wrong)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16"])
+def test_other_encodings_and_decimal_commas_are_read_as_what_they_say(tmp_path: Path, encoding: Any) -> None:
+    path = write(tmp_path, "straße;preis;menge\nköln;1,5;3\nmünchen;-2;4\n".encode(encoding))
+    options = CsvOptions(delimiter=";", encoding=encoding, decimal=",")
+    assert csv_columns(path, path.name, options, {}) == {"straße": "string", "preis": "double", "menge": "int64"}
+    assert rows(path, options) == [
+        {"straße": "köln", "preis": 1.5, "menge": 3},
+        {"straße": "münchen", "preis": -2.0, "menge": 4},
+    ]
+
+
+def test_points_beside_decimal_commas_are_no_numbers_and_a_comma_has_one_meaning(tmp_path: Path) -> None:
+    path = write(tmp_path, "a;b\n1.234,5;1\n2;1\n")
+    assert csv_columns(path, path.name, CsvOptions(delimiter=";", decimal=","), {})["a"] == "string"
+    with pytest.raises(ValidationError, match="both a comma"):
+        CsvOptions(decimal=",")
+    assert CsvOptions().model_dump().keys().isdisjoint({"encoding", "decimal"}), (
+        "snapshots made before have another key"
+    )

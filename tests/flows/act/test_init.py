@@ -1,0 +1,349 @@
+"""`headway contract init`: a first contract and pipeline in one command, which pass on their own data at once."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import uuid
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from headway.data_contracts.rules.contract import load_contract
+from headway.flows.config.pipeline_spec import load_pipeline
+from tests.flows.act.conftest import Headway
+from tests.flows.act.orders import EMAIL, NUM_ROWS, orders, write_parquet
+
+
+@pytest.mark.process
+def test_a_draft_passes_on_its_own_data_at_once_and_asks_what_to_decide(headway: Headway, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "data")
+    drafted = headway("contract", "init", "data", "--name", "orders")
+    assert drafted.code == 0, drafted.err
+    assert "may hold personal data: contact" in drafted.out
+    assert "headway contract check orders.pipeline.yaml" in drafted.out
+    text = (tmp_path / "orders.contract.yaml").read_text()
+    assert "DECIDE" in text
+    assert EMAIL not in text
+    checked = headway("contract", "check", "orders.pipeline.yaml")
+    assert checked.code == 0, checked.out + checked.err
+    assert "✔ passed orders 1.0.0" in checked.out
+    assert "600 rows in 2 files" in checked.out
+
+
+def write_csv(folder: Path) -> None:
+    folder.mkdir()
+    pa.csv.write_csv(orders(), folder / "a.csv")
+
+
+def write_tabs(folder: Path) -> None:
+    folder.mkdir()
+    pa.csv.write_csv(orders(), folder / "a.tsv", pa.csv.WriteOptions(delimiter="\t"))
+
+
+def write_json_lines(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in orders().to_pylist()))
+
+
+def write_partitions(folder: Path) -> None:
+    for day in ("2026-01-01", "2026-01-02"):
+        (folder / f"day={day}").mkdir(parents=True)
+        pq.write_table(orders(), folder / f"day={day}" / "part.parquet")
+
+
+FORMATS = {"csv": write_csv, "tsv": write_tabs, "json-lines": write_json_lines, "partitions": write_partitions}
+
+
+@pytest.mark.process
+def test_a_new_folder_of_a_partitioned_source_keeps_the_draft(headway: Headway, tmp_path: Path) -> None:
+    write_partitions(tmp_path / "data")
+    assert headway("contract", "init", "data", "--name", "orders").code == 0
+    (tmp_path / "data/day=2026-02-01").mkdir()
+    pq.write_table(orders(), tmp_path / "data/day=2026-02-01/part.parquet")
+    checked = headway("contract", "check", "orders.contract.yaml", "data")
+    broken = [line for line in checked.out.splitlines() if "✖" in line and "day" in line]
+    assert not broken, checked.out
+    encoder = load_pipeline(tmp_path / "orders.pipeline.yaml").shards.encoder
+    assert "day" not in (*encoder.numeric, *encoder.categorical), "tomorrow's day is no known category"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("written", FORMATS)
+def test_tables_of_every_format_pass_their_own_draft(headway: Headway, tmp_path: Path, written: str) -> None:
+    FORMATS[written](tmp_path / "data")
+    drafted = headway("contract", "init", "data", "--name", "orders")
+    assert drafted.code == 0, drafted.err
+    contract = load_contract(tmp_path / "orders.contract.yaml")
+    assert contract.columns["id"].type == "int64"
+    assert contract.columns["country"].one_of == ("DE", "FR", "US")
+    assert contract.columns["discount"].nullable
+    for requested in (["orders.pipeline.yaml"], ["orders.contract.yaml", "data"]):
+        checked = headway("contract", "check", *requested)
+        assert checked.code == 0, checked.out + checked.err
+
+
+@pytest.mark.process
+def test_types_that_files_do_not_carry_are_pinned_in_the_pipeline(headway: Headway, tmp_path: Path) -> None:
+    write_csv(tmp_path / "data")
+    headway("contract", "init", "data", "--name", "orders")
+    types = load_pipeline(tmp_path / "orders.pipeline.yaml").source.column_types
+    assert types == {
+        name: column.type for name, column in load_contract(tmp_path / "orders.contract.yaml").columns.items()
+    }
+
+
+def test_data_behind_a_uri_are_drafted_and_checked(headway: Headway, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "local")
+    uri = f"memory://{uuid.uuid4().hex}/orders"
+    fsspec.filesystem("memory").put(str(tmp_path / "local"), uri, recursive=True)
+    drafted = headway("contract", "init", uri)
+    assert drafted.code == 0, drafted.err
+    assert load_pipeline(tmp_path / "orders.pipeline.yaml").source.uri == uri
+    checked = headway("contract", "check", "orders.pipeline.yaml")
+    assert checked.code == 0, checked.out + checked.err
+    assert "600 rows in 2 files" in checked.out
+
+
+@pytest.mark.parametrize("existing", ["orders.contract.yaml", "orders.pipeline.yaml"])
+def test_nothing_is_overwritten(headway: Headway, tmp_path: Path, existing: str) -> None:
+    write_parquet(tmp_path / "data")
+    (tmp_path / existing).write_text("mine")
+    answer = headway("contract", "init", "data", "--name", "orders")
+    assert answer.code == 2
+    assert "exists already" in answer.err
+    assert (tmp_path / existing).read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"data", existing}
+
+
+def test_no_files_and_no_rows_are_refused_and_write_nothing(headway: Headway, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert headway("contract", "init", "empty").code == 3
+    pq.write_table(orders().slice(0, 0), tmp_path / "empty" / "a.parquet")
+    answer = headway("contract", "init", "empty")
+    assert answer.code == 3
+    assert "no rows" in answer.err
+    assert headway("contract", "init", "nowhere").code == 3
+    assert {path.name for path in tmp_path.iterdir()} == {"empty"}
+
+
+@pytest.mark.parametrize("name", ["Orders", "a b", "-x", "é"])
+def test_a_name_that_cannot_be_one_is_refused_with_one_that_can(headway: Headway, tmp_path: Path, name: str) -> None:
+    write_parquet(tmp_path / "data")
+    assert headway("contract", "init", "data", f"--name={name}").code == 2
+
+
+def test_a_draft_may_lie_anywhere_and_its_pipeline_finds_the_data(headway: Headway, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "data")
+    assert headway("contract", "init", "data/a.parquet", "--out", "deep/er/mine.yaml").code == 0
+    pipeline = load_pipeline(tmp_path / "deep" / "er" / "mine.pipeline.yaml")
+    assert pipeline.contract == "mine.yaml"
+    assert pipeline.source.include == ("a.parquet",)
+    assert load_contract(tmp_path / "deep" / "er" / "mine.yaml").name == "a"
+    checked = headway("contract", "check", "deep/er/mine.pipeline.yaml")
+    assert checked.code == 0
+    assert "300 rows in 1 file" in checked.out
+
+
+@pytest.mark.process
+def test_one_file_names_its_draft_and_the_label_left_open_is_told_with_what_it_takes(
+    headway: Headway, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    rows = "".join(f"{number % 90},{'no' if number % 3 else 'yes'}\n" for number in range(NUM_ROWS))
+    (tmp_path / "data" / "Churn of 2026.csv").write_text(f"age,churned\n{rows}")
+    assert headway("contract", "init", "data").code == 0
+    assert load_contract(tmp_path / "churn-of-2026.contract.yaml").name == "churn-of-2026"
+    path = tmp_path / "churn-of-2026.pipeline.yaml"
+    drafted = path.read_text()
+    assert load_pipeline(path).registry.model == "churn-of-2026"
+    assert "DECIDE: `label: COLUMN`, the column to predict (`churned`, perhaps)" in drafted
+    assert "Take it out of `numeric` or `categorical`" in drafted
+    assert headway("contract", "check", path.name).code == 0
+    assert "no column to predict" in headway("plan", path.name).err
+    path.write_text(drafted.replace("  encoder:", "  encoder:\n    label: churned", 1))
+    twice = headway("plan", path.name)
+    assert twice.code == 2 and "`churned` in `categorical` and in `label`" in twice.err
+    path.write_text(path.read_text().replace("categorical: [churned]", "categorical: []"))
+    assert headway("plan", path.name).code == 0
+
+
+def test_text_files_are_drafted_with_bytes_of_unknown_meaning_set_aside(headway: Headway, tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for number in range(300):
+        (tmp_path / "texts" / f"{number}.txt").write_text(f"text {number}\n" * (1 + number % 5))
+    (tmp_path / "texts" / "bad.txt").write_bytes(b"\xff\xfe")
+    (tmp_path / "texts" / "note.md").write_text("left out")
+    drafted = headway("contract", "init", "texts")
+    assert drafted.code == 0, drafted.err
+    assert "1 file of another kind" in drafted.out
+    assert load_pipeline(tmp_path / "texts.pipeline.yaml").shards.encoder.kind == "byte-pair"
+    checked = headway("contract", "check", "texts.pipeline.yaml")
+    assert checked.code == 0, checked.out + checked.err
+    assert "300 rows in 301 files, 1 quarantined" in checked.out
+
+
+def test_a_plan_reads_the_drafted_pipeline_of_a_table(headway: Headway, tmp_path: Path) -> None:
+    write_partitions(tmp_path / "data")
+    headway("contract", "init", "data", "--name", "orders")
+    shards = load_pipeline(tmp_path / "orders.pipeline.yaml").shards
+    assert (shards.group_by, shards.split_by) == ("folder", "row")
+    answer = headway("plan", "orders.pipeline.yaml")
+    assert answer.code == 0, answer.err
+    assert "2 files" in answer.out
+
+
+def test_a_key_decides_the_split_of_a_table(headway: Headway, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "data")
+    headway("contract", "init", "data", "--name", "orders")
+    shards = load_pipeline(tmp_path / "orders.pipeline.yaml").shards
+    assert (shards.split_by, shards.split_key) == ("key", "id")
+
+
+def test_a_key_that_is_null_in_a_row_or_binary_is_not_drafted_as_what_decides_the_split(
+    headway: Headway, tmp_path: Path
+) -> None:
+    """Sharding would refuse the one at its first null, the other by its type."""
+    numbers = range(NUM_ROWS)
+    gaps = pa.array([None, *numbers[1:]], pa.int64())
+    digests = pa.array([b"%06d" % number for number in numbers])
+    write_parquet(tmp_path / "data", pa.table({"gaps": gaps, "digest": digests}))
+    headway("contract", "init", "data", "--name", "gaps")
+    columns = load_contract(tmp_path / "gaps.contract.yaml").columns
+    assert columns["digest"].unique and not columns["gaps"].unique, "one is called a key, the other may be by chance"
+    assert load_pipeline(tmp_path / "gaps.pipeline.yaml").shards.split_by == "row"
+    write_parquet(tmp_path / "more", pa.table({"gaps": gaps, "digest": digests, "name": digests.cast(pa.string())}))
+    headway("contract", "init", "more", "--name", "more")
+    assert load_pipeline(tmp_path / "more.pipeline.yaml").shards.split_key == "name"
+
+
+def test_a_draft_of_live_data_asks_for_fresh_rows_and_passes(headway: Headway, tmp_path: Path) -> None:
+    now = datetime.datetime.now(datetime.UTC)
+    moments = [now - datetime.timedelta(hours=hours) for hours in range(200)]
+    (tmp_path / "data").mkdir()
+    table = pa.table({"at": pa.array(moments, pa.timestamp("us", tz="UTC")), "x": [float(n % 50) for n in range(200)]})
+    pq.write_table(table, tmp_path / "data/a.parquet")
+    headway("contract", "init", "data", "--name", "live")
+    contract = load_contract(tmp_path / "live.contract.yaml")
+    assert [rule.column for rule in contract.freshness] == ["at"]
+    assert [rule.columns for rule in contract.drift] == [("x",)]
+    checked = headway("contract", "check", "live.contract.yaml", "data")
+    assert checked.code == 0, checked.out + checked.err
+
+
+def test_kinds_of_every_type_pass_their_own_draft(headway: Headway, tmp_path: Path) -> None:
+    moment = datetime.datetime(2026, 1, 1, 12, 30)
+    columns: dict[str, Any] = {
+        "flag": pa.array([True, False, None] * 40),
+        "small": pa.array([-5, 5, None] * 40, pa.int8()),
+        "big": pa.array([2**63, 2**64 - 1, 7] * 40, pa.uint64()),
+        "low": pa.array([-(2**63), 2**63 - 1, 0] * 40),
+        "half": pa.array([0.1, float("nan"), float("-inf")] * 40, pa.float32()),
+        "tiny": pa.array([5e-324, -1.5e308, 1.5e308] * 40),
+        "bytes": pa.array([b"\x00", b"", None] * 40),
+        "day": pa.array([moment.date()] * 120),
+        "naive": pa.array([moment] * 120, pa.timestamp("us")),
+        "zoned": pa.array([moment] * 120, pa.timestamp("ns", tz="Europe/Berlin")),
+        "time": pa.array([moment.time()] * 120, pa.time64("us")),
+        "price": pa.array([Decimal("-1.25"), Decimal("99999999.99"), None] * 40, pa.decimal128(18, 2)),
+        "digest": pa.array([b"0123456789abcdef"] * 120, pa.binary(16)),
+        "tokens": pa.array([[1, 50256], [], None] * 40, pa.list_(pa.int32())),
+        "holes": pa.array([[1, None], [2], [3]] * 40, pa.large_list(pa.int64())),
+        "vector": pa.array([[0.5, float("nan")]] * 120, pa.list_(pa.float32(), 2)),
+        "words": pa.array([["a", "b"], ["c"], []] * 40, pa.list_(pa.string())),
+        "coded": pa.array(["x", "y", "z"] * 40).dictionary_encode(),
+        "text": pa.array(["", "é", "a,\"b'\n"] * 40),
+        "odd: #name": pa.array([f"{number}" for number in range(120)]),
+        "nothing": pa.array([None] * 120, pa.string()),
+    }
+    (tmp_path / "data").mkdir()
+    pq.write_table(pa.table(columns), tmp_path / "data" / "a.parquet")
+    assert headway("contract", "init", "data", "--name", "kinds").code == 0
+    checked = headway("contract", "check", "kinds.pipeline.yaml")
+    assert checked.code == 0, checked.out + checked.err
+
+
+@pytest.mark.process
+def test_paths_on_the_command_line_start_in_the_current_folder_wherever_the_project_is(
+    headway: Headway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows.csv").write_text("id,label\n" + "".join(f"{n},{n % 2}\n" for n in range(40)))
+    (tmp_path / "project").mkdir()
+    monkeypatch.setenv("HEADWAY_PROJECT", str(tmp_path / "project"))
+    answer = headway("contract", "init", "rows.csv")
+    assert answer.code == 0, answer.err
+    assert (tmp_path / "rows.contract.yaml").is_file() and not list((tmp_path / "project").iterdir())
+    checked = headway("contract", "check", "rows.contract.yaml", "rows.csv")
+    assert checked.code == 0, checked.err
+    compared = headway("contract", "diff", "rows.contract.yaml", "rows.contract.yaml")
+    assert compared.code == 0, compared.err
+
+
+@pytest.mark.process
+def test_a_label_that_is_said_is_drafted_and_what_is_guessed_or_left_out_is_said(
+    headway: Headway, tmp_path: Path
+) -> None:
+    prices = [f"{number % 173}.5" if number % 10 else "" for number in range(NUM_ROWS)]
+    lines = (f"{n % 7},{n % 97}.25,{prices[n]},a{n}@example.org,2026-01-{1 + n % 28:02d}" for n in range(NUM_ROWS))
+    (tmp_path / "sales.csv").write_text("rooms,area,price,contact,day\n" + "\n".join(lines) + "\n")
+    drafted = headway("contract", "init", "sales.csv", "--label", "price")
+    assert drafted.code == 0, drafted.err
+    assert "to predict   price, a number: as you said" in drafted.out
+    assert "60 rows without price: the contract leaves them out" in drafted.out
+    assert "not read     contact (may hold personal data); day (a time" in drafted.out
+    assert "rows (30%) judge the model" in drafted.out
+    pipeline = load_pipeline(tmp_path / "sales.pipeline.yaml")
+    encoder = pipeline.shards.encoder
+    assert (encoder.numeric, encoder.label, encoder.label_kind) == (("rooms", "area"), "price", "number")
+    assert pipeline.training.recipe.name == "tabular-regressor"
+    rooms = load_contract(tmp_path / "sales.contract.yaml").columns["rooms"]
+    assert not rooms.one_of and rooms.min == 0 and rooms.max >= 7, "counts have an order, and the next is no mistake"
+    checked = headway("contract", "check", "sales.pipeline.yaml")
+    assert checked.code == 0, checked.out + checked.err
+    assert "60 quarantined" in checked.out
+    planned = headway("plan", "sales.pipeline.yaml", "--no-rehearse")
+    assert planned.code == 0, planned.err
+    assert re.search(r"length +\d+ epochs, about [\d,]+ steps", planned.out)
+
+
+@pytest.mark.process
+def test_a_guessed_label_is_said_and_one_that_is_not_there_is_refused_before_anything_is_written(
+    headway: Headway, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.csv").write_text("x,target\n" + "".join(f"{n % 50}.5,{n % 3}\n" for n in range(NUM_ROWS)))
+    refused = headway("contract", "init", "rows.csv", "--label", "taget")
+    assert refused.code == 2 and "Did you mean 'target'? There are x, target." in refused.err
+    assert {path.name for path in tmp_path.iterdir()} == {"rows.csv"}
+    drafted = headway("contract", "init", "rows.csv")
+    assert "to predict   target, a class of 3: guessed by its name. `--label COLUMN` says another" in drafted.out
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_what_separates_values_is_found_and_said(headway: Headway, tmp_path: Path, delimiter: str) -> None:
+    rows = "".join(f'{n % 50}{delimiter}"a, b"{delimiter}{n % 2}\n' for n in range(NUM_ROWS))
+    (tmp_path / "rows.csv").write_text(f"x{delimiter}words{delimiter}target\n{rows}")
+    drafted = headway("contract", "init", "rows.csv")
+    assert drafted.code == 0, drafted.err
+    assert f"values are separated by {delimiter!r}" in drafted.out
+    assert list(load_contract(tmp_path / "rows.contract.yaml").columns) == ["x", "words", "target"]
+
+
+@pytest.mark.process
+def test_row_numbers_that_pandas_wrote_under_no_name_are_passed_over_and_it_is_said(
+    headway: Headway, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.csv").write_text(",x,target\n" + "".join(f"{n},{n % 50}.5,{n % 2}\n" for n in range(NUM_ROWS)))
+    drafted = headway("contract", "init", "rows.csv")
+    assert drafted.code == 0, drafted.err
+    assert "the first column has no name, as pandas writes row numbers: it is passed over" in drafted.out
+    assert list(load_contract(tmp_path / "rows.contract.yaml").columns) == ["x", "target"]
+    checked = headway("contract", "check", "rows.pipeline.yaml")
+    assert checked.code == 0, checked.out + checked.err

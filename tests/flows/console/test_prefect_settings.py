@@ -1,0 +1,87 @@
+"""Whether a Prefect server is configured is told without Prefect, and never otherwise than Prefect would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headway.flows.console.prefect_settings import names_no_server
+
+PROFILES = """
+active = "mine"
+[profiles.mine]
+{}
+[profiles.other]
+PREFECT_API_URL = "http://127.0.0.1:4200/api"
+"""
+ASKED = """
+import json, sys
+from headway.flows.console.environment import prepare
+prepare()
+from headway.flows.console.prefect_settings import names_no_server
+ours, is_loaded = names_no_server(), "prefect" in sys.modules
+from prefect.settings import PREFECT_API_URL
+print(json.dumps([ours, is_loaded, PREFECT_API_URL.value()]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.upper().startswith("PREFECT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+
+
+def test_where_nothing_names_a_server_none_is_configured(tmp_path: Path) -> None:
+    assert names_no_server()
+    (tmp_path / "profiles.toml").write_text('active = "mine"\n[profiles.mine]\nPREFECT_LOGGING_LEVEL = "INFO"\n')
+    assert names_no_server()
+
+
+@pytest.mark.parametrize("name", ["PREFECT_API_URL", "prefect_api_url", "PREFECT_PROFILE"])
+def test_a_variable_may_configure_one(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "")
+    assert names_no_server(), "set to nothing is not set"
+    monkeypatch.setenv(name, "http://127.0.0.1:4200/api")
+    assert not names_no_server()
+
+
+@pytest.mark.parametrize("content", [b'PREFECT_API_URL = "', b"prefect_api_url", b"\xff PREFECT_API_URL"])
+def test_profiles_that_mention_one_leave_it_to_prefect(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "profiles.toml").write_bytes(content)
+    assert not names_no_server()
+
+
+def test_profiles_that_cannot_be_read_leave_it_to_prefect(tmp_path: Path) -> None:
+    (tmp_path / "profiles.toml").mkdir()
+    assert not names_no_server()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("profiles", "environment"),
+    [
+        (None, {}),
+        (PROFILES.format(""), {}),
+        (PROFILES.format('PREFECT_API_URL = "http://127.0.0.1:4201/api"'), {}),
+        (None, {"prefect_api_url": "http://127.0.0.1:4202/api"}),
+        (None, {"PREFECT_PROFILE": "local"}),
+        (PROFILES.format(""), {"PREFECT_PROFILE": "other"}),
+    ],
+)
+def test_no_server_that_prefect_would_use_is_overlooked(
+    tmp_path: Path, profiles: str | None, environment: dict[str, str]
+) -> None:
+    if profiles is not None:
+        (tmp_path / "profiles.toml").write_text(profiles)
+    asked = subprocess.run(
+        [sys.executable, "-c", ASKED], env={**os.environ, **environment}, check=True, capture_output=True, text=True
+    )
+    is_none, is_loaded, theirs = json.loads(asked.stdout)
+    assert not is_loaded
+    assert theirs is None or not is_none

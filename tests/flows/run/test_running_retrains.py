@@ -1,0 +1,193 @@
+"""What a retrain on this machine is at, and which of its processes are stopped or silent."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.config.request import RetrainRequest
+from headway.flows.run.running_retrains import start_ticks
+from headway.flows.run.session import session
+from headway.flows.show.status import print_status, read_status
+from headway.flows.show.status_metrics import metrics
+from headway.tasks.core.stage_records import STAGES
+from headway.training.launch.base.launcher import Handle
+from headway.training.launch.base.process_tree import process_state
+from headway.training.launch.base.protocol import TOKEN, write_json
+from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords
+from headway.training.observe.ledger import Ledger
+from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+RUN = "0123456789abcdef"
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace.create(str(tmp_path / "workspace"))
+
+
+@pytest.fixture
+def process() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Processes that stand for a flow, a guard or a rank, and are ended with the test."""
+    with contextlib.ExitStack() as started:
+
+        def start(token: str = "") -> subprocess.Popen[bytes]:
+            environment = {**os.environ, TOKEN: token} if token else None
+            made = started.enter_context(subprocess.Popen(["sleep", "600"], env=environment))
+            started.callback(made.kill)
+            return made
+
+        yield start
+
+
+def flow(workspace: Workspace, pid: int, *events: tuple[str, dict[str, Any]]) -> Ledger:
+    ledger = Ledger(workspace.local_path("ledger/one/flow.jsonl"), process="flow", flow_run="one")
+    here = {"host": socket.gethostname(), "pid": pid, "start_ticks": start_ticks(pid)}
+    ledger.event("flow.begin", pipeline="tiny", **here)
+    for name, fields in events:
+        ledger.event(name, **fields)
+    return ledger
+
+
+def halt(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: process_state(process.pid) == "T")
+
+
+def shown(workspace: Workspace) -> str:
+    stream = io.StringIO()
+    print_status(read_status(workspace.uri), Console(file=stream, width=80, highlight=False))
+    return " ".join(stream.getvalue().split())
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_each_of_the_seven_stages_is_named_with_its_age(workspace, process, stage: str) -> None:
+    at = process()
+    before = [(name, {"task": other}) for other in STAGES[: STAGES.index(stage)] for name in ("task.begin",)]
+    ledger = flow(workspace, at.pid, *before, ("task.begin", {"task": stage}))
+    (running,) = read_status(workspace.uri).running
+    assert (running.pipeline, running.stage, running.pid) == ("tiny", stage, at.pid)
+    assert abs(time.time() - running.since_unix_s) < 60
+    assert f"tiny RUNNING stage {stage}, for " in shown(workspace)
+    assert f'headway_stage_since_timestamp_seconds{{pipeline="tiny",run="",stage="{stage}"}}' in metrics(
+        read_status(workspace.uri)
+    )
+    ledger.event("flow.end")
+    assert read_status(workspace.uri).running == []
+
+
+def test_a_flow_that_was_killed_is_not_running(workspace, process) -> None:
+    killed = process()
+    flow(workspace, killed.pid, ("task.begin", {"task": "launch"}))
+    killed.kill()
+    killed.wait()
+    assert read_status(workspace.uri).running == []
+
+
+def test_the_flow_that_holds_a_session_is_seen_by_its_own_ledger(tmp_path: Path) -> None:
+    (tmp_path / "contract.yaml").write_text(CONTRACT)
+    (tmp_path / "tiny.yaml").write_text(PIPELINE)
+    request = RetrainRequest(pipeline=str(tmp_path / "tiny.yaml"), workspace=str(tmp_path / "workspace"))
+    with session(request) as (run, _):
+        (running,) = read_status(run.workspace.uri).running
+        assert (running.pid, running.flow_run) == (os.getpid(), run.budget_scope)
+    assert read_status(request.workspace).running == []
+
+
+@pytest.fixture
+def training(workspace, process) -> dict[str, subprocess.Popen[bytes]]:
+    """A flow at stage launch, in its second attempt of five, at step 40 of 120; a guard and two ranks."""
+    run_dir = workspace.local_path(f"runs/{RUN}")
+    attempt = run_dir / "attempts" / "002"
+    (attempt / "ledger").mkdir(parents=True)
+    processes = {"flow": process(), **{name: process("a token") for name in ("guard", "agent", "rank 0", "rank 1")}}
+    for number in (1, 2):
+        AttemptRecords(run_dir).begin(AttemptRecord(attempt=number, scope="one"))
+    Handle(launcher="local", host=socket.gethostname(), owner_pid=1, token="a token", attempt=2).save(run_dir)
+    node = {"node": 0, "guard_pid": processes["guard"].pid, "agent_pid": processes["agent"].pid, "state": "running"}
+    write_json(attempt / "node-0.json", node)
+    write_json(attempt / "node-0.vitals.json", {"unix_s": time.time(), "ranks": []})
+    for rank in (0, 1):
+        marker = {"rank": rank, "pid": processes[f"rank {rank}"].pid, "parent_pid": 1, "state": "running"}
+        write_json(attempt / f"rank-{rank}.json", {**marker, "unix_s": time.time()})
+        spool = Ledger(attempt / "ledger" / f"rank-{rank}.jsonl")
+        for step in range(31, 41):
+            spool.event("step", step=step, duration_s=0.0)
+    for step in (20, 40):
+        (run_dir / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+    # The later one is still being written.
+    (run_dir / "checkpoints" / "step-00000020" / "manifest.json").write_text("{}")
+    folder = {"run": RUN, "path": str(run_dir), "max_attempts": 5, "max_steps": 120}
+    flow(workspace, processes["flow"].pid, ("task.begin", {"task": "launch"}), ("run.folder", folder))
+    return processes
+
+
+def test_training_tells_its_attempt_steps_eta_and_each_ranks_last_sign_of_life(workspace, training) -> None:
+    (running,) = read_status(workspace.uri).running
+    assert (running.run, running.attempt, running.max_attempts) == (RUN, 2, 5)
+    assert (running.step, running.max_steps) == (40, 120)
+    assert running.eta_s is not None and running.eta_s >= 0
+    assert running.checkpoint_step == 20 and running.checkpoint_unix_s is not None
+    assert 0 <= time.time() - running.checkpoint_unix_s < 3600
+    assert [rank.rank for rank in running.ranks] == [0, 1] and running.problems == []
+    text = shown(workspace)
+    for message in (
+        "attempt 2 of 5",
+        "step 40 of 120",
+        "steps/s",
+        "checkpoint step 20,",
+        "ETA training ends in",
+        "last sign of life of rank 0 ",
+    ):
+        assert message in text, text
+    assert 'headway_run_attempt{pipeline="tiny"' in metrics(read_status(workspace.uri))
+
+
+@pytest.mark.parametrize("role", ["flow", "guard", "agent", "rank 1"])
+def test_a_process_that_is_stopped_is_named_with_what_lets_it_go_on(workspace, training, role: str) -> None:
+    halt(training[role])
+    (running,) = read_status(workspace.uri).running
+    (problem,) = running.problems
+    pid = training[role].pid
+    assert (problem.role, problem.pid, problem.state) == (role, pid, "stopped")
+    assert f"{role} (pid {pid}) is stopped by a signal" in shown(workspace)
+    assert f"`kill -CONT {pid}`" in problem.advice
+    assert f'role="{role}",pid="{pid}",state="stopped"' in metrics(read_status(workspace.uri))
+
+
+def test_a_rank_and_a_guard_that_fell_silent_are_named(workspace, training) -> None:
+    attempt = workspace.local_path(f"runs/{RUN}/attempts/002")
+    long_ago = time.time() - 600
+    write_json(attempt / "node-0.vitals.json", {"unix_s": long_ago, "ranks": []})
+    marker = {"rank": 1, "pid": training["rank 1"].pid, "parent_pid": 1, "state": "running", "unix_s": long_ago}
+    write_json(attempt / "rank-1.json", marker)
+    os.utime(attempt / "ledger" / "rank-1.jsonl", (long_ago, long_ago))
+    (running,) = read_status(workspace.uri).running
+    assert {(problem.role, problem.state) for problem in running.problems} == {
+        ("guard", "silent"),
+        ("rank 1", "silent"),
+    }
+
+
+def test_a_run_that_is_trained_and_is_being_verified_is_not_said_to_be_finished(workspace, training) -> None:
+    run_dir = workspace.local_path(f"runs/{RUN}")
+    (run_dir / "result.json").write_text("{}")
+    ledger = Ledger(workspace.local_path("ledger/one/flow.jsonl"))
+    ledger.event("task", task="launch", duration_s=0.0)
+    ledger.event("task.begin", task="verify")
+    assert f"{RUN} trained, in stage verify" in shown(workspace)

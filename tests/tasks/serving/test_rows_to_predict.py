@@ -1,0 +1,139 @@
+"""Whoever asks a model gets an answer for rows as they have them, or one sentence about what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from torch import nn
+
+from headway.data_contracts.store.errors import ConfigError, DataError
+from tests.tasks.table_model import COLUMNS
+from tests.tasks.table_model import table_model as model
+
+ENCODED = ([30.0, 40.0], [[1, 2], [3, 1]])
+
+
+class Squared(nn.Module):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows * rows
+
+
+def frame(**others: Any) -> pd.DataFrame:
+    return pd.DataFrame({**COLUMNS, **others})
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        COLUMNS,
+        pa.table(COLUMNS),
+        frame(),
+        frame().convert_dtypes(),
+        frame(plan=pd.Categorical(["pro", "basic"])),
+        [{"age": 30, "grade": 1, "plan": "pro"}, {"age": 40, "grade": 3, "plan": "basic"}],
+        {name: np.array(values) for name, values in COLUMNS.items()},
+        {name: pd.Series(values) for name, values in COLUMNS.items()},
+        pa.table({**COLUMNS, "plan": pa.array(["pro", "basic"]).dictionary_encode()}),
+        pa.table(COLUMNS).to_batches()[0],
+    ],
+    ids=["dict", "arrow", "pandas", "pandas-nullable", "category", "dicts", "arrays", "series", "dictionary", "batch"],
+)
+def test_rows_are_taken_in_every_form_that_people_have_them_in(rows: Any) -> None:
+    encoded = model().encode(rows)
+    assert (encoded["numeric"][:, 0].tolist(), encoded["categorical"].tolist()) == ENCODED
+
+
+@pytest.mark.parametrize("row", [{"age": 30, "grade": 1, "plan": "pro"}, frame().iloc[0]], ids=["dict", "series"])
+def test_one_row_may_come_alone(row: Any) -> None:
+    assert model().encode(row)["categorical"].tolist() == [[1, 2]]
+
+
+def test_whole_numbers_that_pandas_made_floats_for_a_gap_are_whole_numbers() -> None:
+    assert model().encode(frame(grade=[1.0, float("nan")]))["categorical"][:, 0].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "what"),
+    [
+        (7, "a int holds no rows"),
+        ("age", "a str holds no rows"),
+        ([1, 2], "a list holds no rows"),
+        (np.zeros((2, 3)), "a ndarray holds no rows"),
+        (None, "a NoneType holds no rows"),
+        ({**COLUMNS, "age": [30]}, "cannot be read as columns"),
+        ({**COLUMNS, "age": [30, "many"]}, "cannot be read as columns"),
+        (frame(age=[30, "many"]), "cannot be read as columns"),
+        (
+            {**COLUMNS, "grade": [1.5, 2.0]},
+            "'grade' is double and was fitted as whole numbers, and holds another in row 0",
+        ),
+        ({**COLUMNS, "grade": ["1", "2"]}, "column 'grade' is string and was fitted as whole numbers"),
+        ({**COLUMNS, "plan": [1, 2]}, "column 'plan' is int64 and was fitted as texts"),
+        ({**COLUMNS, "age": ["30", "40"]}, "column 'age' is string and was fitted as numbers"),
+        ({"age": [1], "grade": [1]}, "have no column 'plan'; there are age, grade"),
+        (pa.table([[1], [2], [1], ["pro"]], names=["age", "age", "grade", "plan"]), "have column 'age' twice"),
+        ({}, "have no column 'age'; there are none"),
+    ],
+)
+def test_what_holds_no_such_rows_is_refused_in_a_sentence(rows: Any, what: str) -> None:
+    with pytest.raises(DataError, match=what) as refused:
+        model().predict(rows)
+    assert refused.value.where == "rows to predict" and refused.value.advice
+
+
+@pytest.mark.parametrize("gap", [None, float("nan")])
+def test_a_missing_number_is_refused_with_advice_for_who_asks(gap: float | None) -> None:
+    with pytest.raises(DataError, match="column 'age' is null or NaN in row 1") as refused:
+        model().predict({**COLUMNS, "age": [30, gap]})
+    assert "on_missing='null'" in refused.value.advice and "contract" not in refused.value.advice
+
+
+@pytest.mark.parametrize("gap", [None, float("nan"), float("inf"), -float("inf")])
+def test_a_row_with_a_missing_number_is_null_on_request_and_the_others_are_predicted(gap: float | None) -> None:
+    rows = {"age": [gap, 30, gap, 40], "grade": [1] * 4, "plan": ["pro"] * 4}
+    assert model().predict(rows, on_missing="null")["prediction"].to_pylist() == [None, 30, None, 40]
+    nothing = {**rows, "age": [gap] * 4}
+    assert model().predict(nothing, on_missing="null")["prediction"].to_pylist() == [None] * 4
+
+
+def test_a_missing_number_that_the_encoder_fills_is_predicted_in_either_way() -> None:
+    rows = {**COLUMNS, "age": [None, 40]}
+    for asked in ("refuse", "null"):
+        assert model("mean").predict(rows, on_missing=asked)["prediction"].to_pylist() == [0, 40]  # type: ignore[arg-type]
+
+
+def test_a_number_that_the_model_cannot_hold_is_refused() -> None:
+    with pytest.raises(DataError, match=r"column 'age' is too large a number .* in row 1"):
+        model().predict({**COLUMNS, "age": [30, 1e300]})
+
+
+@pytest.mark.parametrize("classes", [(), ("stay", "leave")], ids=["number", "class"])
+def test_a_row_for_which_the_models_arithmetic_overflows_is_refused_by_its_number_and_column(
+    classes: tuple[str, ...],
+) -> None:
+    graph = nn.Sequential(Squared(), nn.Linear(1, max(1, len(classes))))
+    asked = model(graph=graph, classes=classes)
+    assert asked.predict(COLUMNS).num_rows == 2
+    rows = {**COLUMNS, "age": [30, 1e30]}
+    for call in (asked.predict, asked.outputs):
+        with pytest.raises(DataError, match=r"finite .*row 1.*column 'age'") as refused:
+            call(rows)
+        assert refused.value.where == "rows to predict" and refused.value.advice
+
+
+def test_a_refused_row_keeps_its_number_where_others_are_null() -> None:
+    rows = {"age": [None, 30, None, 1e30], "grade": [1] * 4, "plan": ["pro"] * 4}
+    with pytest.raises(DataError, match="row 3"):
+        model(graph=Squared()).predict(rows, on_missing="null")
+    with pytest.raises(DataError, match="in row 3"):
+        model().predict({**rows, "age": [None, 30, None, 1e300]}, on_missing="null")
+
+
+def test_a_misspelt_way_with_missing_numbers_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not 'skip'"):
+        model().predict(COLUMNS, on_missing="skip")  # type: ignore[arg-type]

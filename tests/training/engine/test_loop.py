@@ -1,0 +1,165 @@
+"""The loop: when it saves, when it stops, what it records."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from headway.data_contracts.store.errors import RunStopped, TrainingFailed
+from headway.training.config.guards import GuardSpec, NonFinitePolicy
+from headway.training.engine.learner import Sums
+from headway.training.engine.loop import train
+from headway.training.guards.step_guard import StepGuard
+from headway.training.observe.traffic import TrafficMeter
+
+
+class Recorder:
+    """Stands in for a learner: notes what it is asked to do.
+
+    Args:
+        bad: windows without a finite gradient.
+        overflowing: windows whose gradient overflows in fp16 alone.
+    """
+
+    def __init__(
+        self, *, stop_at: int | None = None, bad: tuple[int, ...] = (), overflowing: tuple[int, ...] = ()
+    ) -> None:
+        self.steps: list[int] = []
+        self.updated: list[tuple[int, int]] = []
+        self.discarded: list[int] = []
+        self._bad, self._overflowing = bad, overflowing
+        self.saved: list[int] = []
+        self.asked: list[int] = []
+        self.records, self.laps = [], []
+        self.traffic = TrafficMeter()
+        self.has_converged = False
+        self._stop_at = stop_at
+
+    def backward(self, step, window):
+        self.steps.append(step)
+        self._window = window
+        return torch.zeros(1, 2)
+
+    def exchange(self, own, *, stop, save):
+        return Sums(nats=20.0, num_tokens=10, stop=stop or len(self.steps) == self._stop_at, save=save)
+
+    def gradient_norm(self, sums):
+        return math.inf if self._window in self._bad else 0.5
+
+    def update(self, step, sums, gradient_norm):
+        self.updated.append((step, self._window))
+        return 0.1
+
+    def overflowed(self, sums, gradient_norm):
+        return self._window in self._overflowing
+
+    def discard(self):
+        self.discarded.append(self._window)
+
+    def _record(self, step, watch):
+        self.records.append(step)
+        self.laps.append((watch.started_unix_s, dict(watch.laps_s)))
+
+    def run(self, first_step, max_steps, stop_is_due=lambda _step: False, action="stop"):
+        train(
+            self,
+            ((window, window) for window in itertools.count(first_step)),
+            StepGuard(GuardSpec(non_finite=NonFinitePolicy(action=action))),
+            first_step=first_step,
+            max_steps=max_steps,
+            stop_is_due=stop_is_due,
+            save_is_due=lambda step: step % 4 == 0,
+            on_step=self._record,
+            save=self.saved.append,
+            before_update=lambda: self.asked.append(len(self.updated)),
+        )
+
+
+def test_it_saves_every_so_many_steps_and_at_the_end():
+    loop = Recorder()
+    loop.run(0, 10)
+    assert loop.steps == list(range(10))
+    assert loop.saved == [4, 8, 10]
+
+
+def test_it_goes_on_where_the_checkpoint_left_off():
+    loop = Recorder()
+    loop.run(8, 10)
+    assert loop.steps == [8, 9]
+    assert [record.number for record in loop.records] == [9, 10]
+
+
+def test_a_finished_run_takes_no_step():
+    loop = Recorder()
+    loop.run(10, 10)
+    assert (loop.steps, loop.saved) == ([], [])
+
+
+def test_a_stop_that_any_rank_asked_for_keeps_a_checkpoint_and_says_where():
+    loop = Recorder(stop_at=3)
+    with pytest.raises(RunStopped, match="at step 3 of 10"):
+        loop.run(0, 10)
+    assert loop.saved == [3]
+
+
+def test_a_stop_before_any_step_moved_a_weight_does_not_speak_of_a_checkpoint():
+    loop = Recorder(stop_at=1, bad=(0,))
+    with pytest.raises(RunStopped, match="at step 0 of 10; there was nothing to keep yet"):
+        loop.run(0, 10, action="skip")
+
+
+def test_a_stop_during_the_last_step_is_an_end():
+    loop = Recorder()
+    loop.run(9, 10, stop_is_due=lambda _step: True)
+    assert loop.saved == [10]
+
+
+def test_steps_follow_each_other_without_a_gap():
+    loop = Recorder()
+    loop.run(0, 4)
+    assert {record.sums.loss for record in loop.records} == {2.0}
+    for (started, laps), (next_began, _) in itertools.pairwise(loop.laps):
+        assert next_began == pytest.approx(started + sum(laps.values()), abs=1e-6)
+
+
+def test_a_gradient_that_is_not_finite_never_reaches_the_weights():
+    loop = Recorder(bad=(3,))
+    with pytest.raises(TrainingFailed, match="step 4"):
+        loop.run(0, 10)
+    assert [step for step, _ in loop.updated] == [0, 1, 2]
+    assert [record.number for record in loop.records] == [1, 2, 3]
+
+
+def test_a_skipped_batch_is_undone_and_its_step_is_taken_on_the_next_one():
+    loop = Recorder(bad=(4, 5))
+    loop.run(0, 6, action="skip")
+    assert loop.updated == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 6), (5, 7)]
+    assert loop.discarded == [4, 5]
+    assert loop.saved == [4, 6], "a step that is tried again is not saved again"
+    assert [(record.number, record.window, record.outcome) for record in loop.records[4:7]] == [
+        (5, 4, "excluded"),
+        (5, 5, "excluded"),
+        (5, 6, "taken"),
+    ]
+
+
+def test_an_overflow_in_fp16_passes_its_step_over_and_alarms_no_guard():
+    loop = Recorder(bad=(2,), overflowing=(2,))
+    loop.run(0, 4)
+    assert loop.updated == [(0, 0), (1, 1), (3, 3)]
+    assert loop.discarded == [2]
+    assert [(record.number, record.outcome) for record in loop.records] == [
+        (1, "taken"),
+        (2, "taken"),
+        (3, "overflowed"),
+        (4, "taken"),
+    ]
+
+
+def test_no_update_begins_before_it_is_asked_whether_anybody_still_reads_the_state():
+    loop = Recorder(bad=(2,), overflowing=(2,))
+    loop.run(0, 4)
+    assert loop.asked == [0, 1, 2], "once before each of the three that were taken"

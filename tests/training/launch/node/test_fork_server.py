@@ -1,0 +1,166 @@
+"""Guards, agents and ranks that are forks of one process: as good as fresh ones, as well owned, and torch is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.base.process_tree import process_state, processes_with
+from headway.training.launch.base.protocol import TOKEN
+from headway.training.launch.node.forked_guards import NO_TOKEN, GuardForks, _forks, forking
+from headway.training.launch.supervise.supervisor import supervise
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+SPEC = LaunchSpec(nodes=1, backoff_s=0.0)
+FACTS = """
+import json, os, signal, socket, sys, threading
+from pathlib import Path
+from headway.training.launch.node import rank_process
+rank = rank_process.arm(Path("unused"))
+with rank.outcome():
+    kinds = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if int(name) < 3]
+    facts = {
+        "environ": dict(os.environ),
+        "path": sys.path,
+        "argv": sys.argv[1:],
+        "code": rank_process.__file__,
+        "handlers": [str(signal.getsignal(each)) for each in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)],
+        "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "kinds": sorted(Path(each).name for each in kinds),
+        "threads": sorted(each.name for each in threading.enumerate()),
+        "cwd": os.getcwd(),
+        "is_unbuffered": sys.stdout.write_through,
+        "main": sys.modules["__main__"].__name__,
+    }
+    facts["sockets"] = [each for each in kinds if each.startswith("socket")]
+    facts["ours"] = sorted(each for each in sys.modules if each.startswith("headway"))
+    rank.files.folder.joinpath("facts.json").write_text(json.dumps([facts, "torch" in sys.modules]))
+"""
+OF_THE_ATTEMPT = (
+    *("HEADWAY_RUN_TOKEN", "HEADWAY_ATTEMPT", "HEADWAY_GUARD_PID", "HEADWAY_MANDATE", "MASTER_PORT"),
+    *("PET_RDZV_ENDPOINT", "TORCHELASTIC_RUN_ID"),
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[GuardForks]:
+    """One for the tests that leave it whole: it takes two seconds of a core."""
+    with forking() as forks:
+        yield forks
+
+
+@pytest.fixture
+def forks(server: GuardForks) -> Iterator[GuardForks]:
+    token = _forks.set(server)
+    yield server
+    _forks.reset(token)
+
+
+def run(toy_run, *arguments: str, **options: Any):
+    os.environ.pop("PYTEST_CURRENT_TEST", None)  # which changes, and is no reason to start afresh that is meant here
+    gang = toy_run.gang(*arguments, nodes=1, **options)
+    return supervise(SPEC, gang, ledger=toy_run.ledger, budget_scope="one", poll=toy_run.newest_step)
+
+
+def facts_of(toy_run, number: int) -> tuple[dict[str, Any], bool]:
+    facts, has_torch = json.loads((toy_run.attempt(number).folder / "facts.json").read_text())
+    return facts, has_torch
+
+
+def without_attempt(facts: dict[str, Any]) -> dict[str, Any]:
+    environ = {name: value for name, value in facts["environ"].items() if not name.startswith(OF_THE_ATTEMPT)}
+    return {**facts, "environ": environ}
+
+
+def test_a_rank_finds_itself_as_a_fresh_process_would_with_torch_imported(toy_run, forks, monkeypatch) -> None:
+    (toy_run.folder / "facts.py").write_text(FACTS)
+    monkeypatch.setattr(type(toy_run), "gang", gang_from(toy_run.folder))
+    assert run(toy_run, "a word", module="facts").state == "done"
+    token = _forks.set(None)
+    assert run(toy_run, "a word", module="facts").state == "done"
+    _forks.reset(token)
+    (forked, has_torch), (fresh, is_slow) = facts_of(toy_run, 1), facts_of(toy_run, 2)
+    assert (has_torch, is_slow) == (True, False)
+    assert without_attempt(forked) == without_attempt(fresh)
+
+
+def gang_from(folder: Path):
+    from dataclasses import replace
+
+    from tests.training.launch.conftest import ToyRun
+
+    made = ToyRun.gang
+    return lambda self, *arguments, **options: replace(made(self, *arguments, **options), import_path=(str(folder),))
+
+
+@pytest.mark.parametrize("victim", ["rank", "agent", "guard"])
+def test_a_kill_costs_an_attempt_and_leaves_nobody(toy_run, forks, victim: str) -> None:
+    def kill_at_the_first_step() -> None:
+        wait_until(lambda: toy_run.newest_step() is not None)
+        status, marker = toy_run.attempt(1).read_status(0), toy_run.attempt(1).read_markers()[0]
+        pids = {"rank": marker.pid, "agent": status.agent_pid, "guard": status.guard_pid}
+        assert marker.parent_pid == status.agent_pid
+        assert {*pids.values()} <= {*toy_run.survivors()}, "each carries the attempt's token"
+        os.kill(pids[victim], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_at_the_first_step)
+    killer.start()
+    outcome = run(toy_run, "--steps", "20", "--children")
+    killer.join()
+    assert outcome.state == "done" and toy_run.num_attempts() == 2
+    assert not toy_run.survivors() and "afresh" not in toy_run.attempt(2).node_log(0).read_text()
+    assert toy_run.events("attempt")[0]["cause"] == "infrastructure"
+    assert forks.pid in processes_with(TOKEN, NO_TOKEN), "the server is left to the next gang"
+
+
+def test_ranks_go_on_when_the_server_is_killed_and_the_next_are_started_afresh_saying_why(toy_run) -> None:
+    def kill_at_the_first_step() -> None:
+        wait_until(lambda: toy_run.newest_step() is not None)
+        os.kill(forks.pid, signal.SIGKILL)
+        (toy_run.folder / "enough").touch()
+
+    with forking() as forks:
+        killer = threading.Thread(target=kill_at_the_first_step)
+        killer.start()
+        outcome = run(toy_run, "--steps", "1", "--until", str(toy_run.folder / "enough"))
+        killer.join()
+        assert outcome.state == "done" and toy_run.num_attempts() == 1
+        assert run(toy_run, "--steps", "1").state == "done"
+    assert "the fork server ended (SIGKILL)" in toy_run.attempt(2).node_log(0).read_text()
+    assert toy_run.survivors() == []
+
+
+def test_a_frozen_module_of_a_librarys_name_or_another_variable_makes_ranks_start_afresh(
+    toy_run, forks, monkeypatch
+) -> None:
+    (toy_run.folder / "facts.py").write_text(FACTS)
+    monkeypatch.setattr(type(toy_run), "gang", gang_from(toy_run.folder))
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    assert run(toy_run, module="facts").state == "done"
+    monkeypatch.delenv("OPENBLAS_CORETYPE")
+    (toy_run.folder / "yaml.py").touch()
+    assert run(toy_run, module="facts").state == "done"
+    for number, why in ((1, "OPENBLAS_CORETYPE is another"), (2, "has a module of the name yaml")):
+        assert why in toy_run.attempt(number).node_log(0).read_text()
+        assert facts_of(toy_run, number)[1] is False
+
+
+def test_the_server_ends_with_what_asked_for_it(toy_run) -> None:
+    with forking() as forks:
+        assert forks.pid is None, "none before the first gang"
+        assert run(toy_run, "--steps", "1").state == "done"
+        assert run(toy_run, "--steps", "2").state == "done"
+        pid = forks.pid
+        assert process_state(pid) in "SR"
+        assert len(list(Path(f"/proc/{pid}/task").iterdir())) == 1, "a fork would lose the others"
+    assert process_state(pid) in "ZX"

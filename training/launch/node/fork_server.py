@@ -1,0 +1,256 @@
+"""One process that has imported torch and what ranks stand on beside it; guards, agents and ranks are forks of it.
+
+    owner ──socket──► fork server ──fork──► guard ──fork──► agent ──fork──► rank
+
+A short retrain starts five gangs, and each rank would import torch for two seconds of a core. The server runs nothing
+but imports: no thread, no code of Headway's or of a run, no seed. Each fork is told what `python -P SCRIPT` would be
+told, and is a process of its own. Where the frozen code or the environment would have led to other imports, the agent
+is started afresh instead. Guards keep their owner's lifeline, so that the server's end ends none of them; it ends with
+its owner. Started by its path: what ranks import is frozen code.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import traceback
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+PRELOADED = ("torch", "numpy", "pydantic", "fsspec", "blake3", "safetensors", "yaml")
+"""What ranks of every program import, none of it Headway's. Not pyarrow, which starts a thread."""
+TOKEN = "HEADWAY_RUN_TOKEN"
+PR_SET_PDEATHSIG = 1
+MAX_MESSAGE_BYTES = 1 << 16
+OF_AN_ATTEMPT = ("HEADWAY_", "PET_", "TORCHELASTIC_", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "PYTHONPATH")
+"""Beginnings of variables that no import reads."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+
+
+class ForkServer:
+    def __init__(self, channel: socket.socket, owner: int) -> None:
+        self._channel, self._owner = channel, owner
+        self._environment = dict(os.environ)
+        self._own_path = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        self._base_path = [entry for entry in sys.path if entry not in self._own_path]
+        # Before anything replaces it: what /proc shows of this process lies where the kernel put it.
+        libc = ctypes.CDLL(None)
+        libc.getenv.restype = ctypes.c_void_p
+        self._token_at: int = libc.getenv(TOKEN.encode())
+        self._token_chars = len(os.environ[TOKEN])
+
+    def run(self) -> None:
+        """Fork a guard for each request, until the owner is gone."""
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        guards: dict[int, int] = {}
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor in guards:
+                    # Reaped at once: its number may then be another's, and its owner holds a pidfd.
+                    os.waitpid(guards.pop(descriptor), 0)
+                    poll.unregister(descriptor)
+                    os.close(descriptor)
+                    continue
+                data, descriptors, _, _ = socket.recv_fds(self._channel, MAX_MESSAGE_BYTES, 3)
+                if not data:
+                    return
+                pid = self._fork_guard(json.loads(data), descriptors)
+                for each in descriptors:
+                    os.close(each)
+                pidfd = os.pidfd_open(pid)
+                guards[pidfd] = pid
+                poll.register(pidfd, select.POLLIN)
+                rights = array.array("i", [pidfd]).tobytes()
+                self._channel.sendmsg(
+                    [json.dumps({"pid": pid}).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
+                )
+
+    def _fork_guard(self, request: Mapping[str, str], descriptors: Sequence[int]) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            lifeline, log, end = descriptors
+            os.setsid()
+            for given, wanted in ((lifeline, 0), (log, 1), (log, 2)):
+                os.dup2(given, wanted)
+            # Its end has to be seen by the owner; so nobody else may hold these.
+            self._channel.close()
+            for descriptor in (lifeline, log):
+                os.close(descriptor)
+            self._carry(request["token"])
+            sys.path.insert(0, request["headway"])
+            node_guard = importlib.import_module("headway.training.launch.node.node_guard")
+            code = node_guard.main(owner=self._owner, start_agent=self._fork_agent)
+            os.write(end, bytes([code]))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _carry(self, token: str) -> None:
+        """Be found by the attempt's token, as a process that was started with it: a sweep reads /proc/PID/environ."""
+        if len(token) != self._token_chars:
+            raise ValueError("a token of another length does not fit into the place of this one")
+        ctypes.memmove(self._token_at, token.encode(), len(token))
+        os.environ[TOKEN] = token
+
+    def _fork_agent(self, argv: Sequence[str], environment: Mapping[str, str], tie_to_guard: Callable[[], None]) -> int:
+        """Args:
+        argv: python, `-P`, a script, its arguments.
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        pid = os.fork()
+        if pid:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            return pid
+        code = 1
+        try:
+            tie_to_guard()
+            os.setsid()
+            _keep_streams_alone()
+            _as_a_fresh_python()
+            if why := self._would_import_otherwise(environment):
+                print(f"the agent is started afresh: {why}", file=sys.stderr)
+                os.execve(argv[0], [*argv], dict(environment))
+            # What a guard imported is not the frozen code's.
+            for name in [name for name in sys.modules if name.partition(".")[0] == "headway"]:
+                del sys.modules[name]
+            os.environ.clear()
+            os.environ.update(environment)
+            sys.path[:] = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *self._base_path]
+            importlib.invalidate_caches()
+            sys.argv[:] = argv[2:]
+            runpy.run_path(argv[2], init_globals={"fork_rank": fork_rank}, run_name="__main__")
+            code = 0
+        except SystemExit as end:
+            code = _exit_code(end)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            _leave(code)
+
+    def _would_import_otherwise(self, environment: Mapping[str, str]) -> str:
+        """Why a fresh process would come to other modules than those that are here; empty where it would not."""
+        names = {*environment, *self._environment}
+        for name in sorted(name for name in names if not name.startswith(OF_AN_ATTEMPT)):
+            if environment.get(name) != self._environment.get(name):
+                return f"{name} is another than when torch was imported."
+        added = environment.get("PYTHONPATH", "").split(os.pathsep)
+        for place in [each for each in added if each and each not in self._own_path]:
+            if shadowed := (_top_level_names(Path(place)) & set(sys.modules)) - {"headway", "__main__"}:
+                return f"{place} has a module of the name {min(shadowed)}."
+        return ""
+
+
+def fork_rank(module: str, arguments: Sequence[str], environment: Mapping[str, str], out: int, err: int) -> int:
+    """What `python -P -m MODULE ARGUMENTS` would be, of an agent that is a fork itself; returns its number."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    pid = os.fork()
+    if pid:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        return pid
+    code = 1
+    try:
+        for descriptor, wanted in ((out, 1), (err, 2)):
+            os.dup2(descriptor, wanted)
+        _keep_streams_alone()
+        _as_a_fresh_python()
+        with contextlib.suppress(OSError):
+            Path("/proc/self/comm").write_text(f"rank {environment['RANK']}")
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.argv[1:] = arguments
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = _exit_code(end)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _leave(code)
+
+
+def _exit_code(end: SystemExit) -> int:
+    if isinstance(end.code, str):
+        print(end.code, file=sys.stderr)
+    return end.code if isinstance(end.code, int) else int(end.code is not None)
+
+
+def _leave(code: int) -> NoReturn:
+    """Never back into the parent's stack: its loop would run here once more."""
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _as_a_fresh_python() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def _keep_streams_alone() -> None:
+    """Lifeline, logs and pipes are the parent's, and their ends have to be seen.
+
+    Each number stays taken: objects that own them live on in the fork, and may close them at any time.
+    """
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    for entry in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        if entry > 2 and entry != nowhere:
+            with contextlib.suppress(OSError):
+                os.fstat(entry)  # the listing's own is gone
+                os.dup2(nowhere, entry, inheritable=False)
+    os.close(nowhere)
+
+
+def _top_level_names(place: Path) -> set[str]:
+    if place.is_file():
+        with zipfile.ZipFile(place) as archive:
+            names = {name.partition("/")[0] for name in archive.namelist()}
+    else:
+        names = {path.name for path in place.iterdir()} if place.is_dir() else set()
+    return {name.partition(".")[0] for name in names}
+
+
+def main(owner_pid: int) -> int:
+    channel = socket.socket(fileno=os.dup(0))
+    # Where it is halted it hears of no end. Guards do not inherit this: they give their ranks time.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    owner = os.pidfd_open(owner_pid)
+    if os.getppid() != owner_pid:
+        return 1
+    gc.disable()  # a third of the time it takes to import torch is spent looking for garbage that is not there
+    for name in PRELOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
+    ForkServer(channel, owner).run()
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(int(sys.argv[1]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
