@@ -37,7 +37,6 @@ from headway.training.launch.base.host_probe import Host, HostProbe, Member
 from headway.training.launch.base.launcher import Handle, NodeCommand, NodeReport
 from headway.training.launch.base.process_tree import sweep, sweep_later
 from headway.training.launch.base.protocol import TOKEN, AttemptFiles, Command, NodeOrder, NodePlan
-from headway.training.launch.hosts.links import PATIENCE_S as LINK_PATIENCE_S
 from headway.training.launch.hosts.links import NetworkLink
 from headway.training.launch.hosts.preflight import ObservedHost, find_faults, require_no_fault
 from headway.training.launch.hosts.probe import CommandResult, Transport, module_command, probe_hosts, run_on_all
@@ -116,11 +115,13 @@ class OwnedLauncher:
         with tempfile.NamedTemporaryFile("w", prefix=".links-", dir=folder) as key_file:  # for their user alone
             key_file.write(secrets.token_hex(32))
             key_file.flush()
-            started_s, found = time.monotonic(), collect_host_facts(key_file.name)
-            is_broken = any(isinstance(link, str) for link in found.values())
-            # Where one gave up before its neighbour began, that one had its whole patience still to come.
-            may_have_missed = time.monotonic() - started_s > 2 * LINK_PATIENCE_S
-            return collect_host_facts(key_file.name) if is_broken and may_have_missed else found
+            found = collect_host_facts(key_file.name)
+            if any(isinstance(link, str) for link in found.values()):
+                # Where one gave up before its neighbour began, or lost its first packets twice, that was chance; what
+                # is cut is cut again.
+                again = collect_host_facts(key_file.name)
+                found = {way: again[way] if isinstance(link, str) else link for way, link in found.items()}
+            return found
 
     def render(self, gang: Gang, attempt: Attempt) -> tuple[NodeCommand, ...]:
         is_local = self._transport.is_local

@@ -88,24 +88,31 @@ def run(toy_run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     return run
 
 
-class Unpunctual(Pretended):
-    """One host's first look at its neighbour begins when the others have given up."""
+class Unlucky(Pretended):
+    """One host's first look at its neighbour goes wrong."""
 
-    def __init__(self, names: str, late: str) -> None:
+    def __init__(self, names: str, which: str, instead: str) -> None:
         super().__init__(names)
-        self._late, self.num_looks = late, 0
+        self._which, self._instead, self.num_looks = which, instead, 0
 
     def command(self, host: Host, argv: Sequence[str]) -> tuple[str, ...]:
         command = super().command(host, argv)
         if "headway.training.launch.hosts.links" not in argv:
             return command
         self.num_looks += 1
-        is_late = host.name == self._late and self.num_looks <= len(self._names)
-        return ("sh", "-c", f'sleep {LINK_PATIENCE_S + 0.5}; exec "$@"', "sh", *command) if is_late else command
+        is_now = host.name == self._which and self.num_looks <= len(self._names)
+        return ("sh", "-c", self._instead, "sh", *command) if is_now else command
 
 
-def test_hosts_that_began_to_look_too_far_apart_look_once_more_before_a_run_is_refused(toy_run) -> None:
-    transport = Unpunctual("ab", late="b")
+@pytest.mark.parametrize(
+    "instead",
+    [
+        pytest.param(f'sleep {LINK_PATIENCE_S + 0.5}; exec "$@"', id="begun when the others had given up"),
+        pytest.param("""echo '{"problem": "timed out"}'""", id="lost on its way"),
+    ],
+)
+def test_links_that_failed_are_looked_at_once_more_before_a_run_is_refused(toy_run, instead: str) -> None:
+    transport = Unlucky("ab", "b", instead)
     spec = LaunchSpec(nodes=2)
     launcher = OwnedLauncher(spec, transport)
     gang = toy_run.gang()
