@@ -10,6 +10,7 @@ import duckdb
 from headway.data_contracts.engine.comparison import DistributionComparison
 from headway.data_contracts.engine.verdicts import CheckEvidence
 from headway.data_contracts.rules.checks import SCANNED, Check
+from headway.data_contracts.scans.broken_rows import first_broken
 from headway.data_contracts.scans.column_figures import figures_of, statistic_value
 from headway.data_contracts.scans.exact_checks import one_value
 from headway.data_contracts.scans.leakage import PipelineSplit
@@ -23,6 +24,8 @@ from headway.data_contracts.tables.rows_files import RowsFiles
 if TYPE_CHECKING:
     from headway.data_contracts.engine.duckdb_engine import ExpectationOutcome
 
+MAX_BROKEN_ROWS = 10
+"""That a verdict names."""
 GX_RAISED = "Great Expectations raised an error"
 
 
@@ -62,6 +65,9 @@ def find_evidence(
             found |= dict(
                 zip(("num_broken", "num_evaluated") if check.is_row_level else ("num_evaluated",), values, strict=False)
             )
+            # Only where it fails by them: that is a scan of its own.
+            if check.is_row_level and found["num_broken"] > check.num_tolerated(found["num_evaluated"]):
+                found["broken_rows"] = first_broken(connection, check, MAX_BROKEN_ROWS)
     # One check that fails in SQL must not end the others; it has failed, and its kind of error is known.
     except duckdb.Error as error:
         raised = type(error).__name__

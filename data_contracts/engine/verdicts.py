@@ -9,7 +9,7 @@ from headway.data_contracts.engine.quarantine import Quarantine
 from headway.data_contracts.rules.checks import Check
 from headway.data_contracts.rules.contract import UNPARSABLE
 from headway.data_contracts.scans.set_scans import SetRuleResult
-from headway.data_contracts.store.documents import ExpectationVerdict
+from headway.data_contracts.store.documents import ExpectationVerdict, RowName
 from headway.data_contracts.store.quarantine_limit import limit_advice
 
 NOT_EVALUATED = "not evaluated: no accepted snapshot"
@@ -29,6 +29,8 @@ class CheckEvidence:
     num_evaluated: int = 0
     num_broken: int | None = None
     aggregate: float | None = None
+    broken_rows: tuple[RowName, ...] = ()
+    """The first of them."""
     finding: SetRuleResult | None = None
     """What a scan of the whole set, or a comparison with the accepted snapshot, found out."""
     actual_type: str | None = None
@@ -51,6 +53,7 @@ def verdict_of(check: Check, evidence: CheckEvidence, quarantine: Quarantine) ->
         severity="critical" if unknown_rows else check.severity,
         passed=passed,
         observed=unjudged if raised else _observed(check, evidence, quarantine, passed),
+        broken_rows=() if passed else evidence.broken_rows,
     )
 
 

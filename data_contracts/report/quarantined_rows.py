@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway.data_contracts.engine.quarantine import QuarantinedRow
+from headway.data_contracts.store.documents import ExpectationVerdict
 from headway.data_contracts.store.plain_text import html
 from headway.data_contracts.types import report_text
 
@@ -113,9 +114,12 @@ def _range(span: RowRange, rule: str) -> str:
     return f"<tr>{cells}</tr>"
 
 
-def examples_of(rule: str, sample: QuarantineSample) -> str:
+def examples_of(verdict: ExpectationVerdict, sample: QuarantineSample) -> str:
     """Where rows break a rule, as HTML: names of files and numbers of rows, no values; empty where none is known."""
-    spans = ranges_of([row for row in sample.rows if rule in row.rule_ids][:MAX_ROWS_OF_RULE])[:MAX_EXAMPLES]
+    rule = verdict.rule_id
+    rows = [QuarantinedRow(each.path, each.row, (rule,)) for each in verdict.broken_rows]
+    rows = rows or [row for row in sample.rows if rule in row.rule_ids][:MAX_ROWS_OF_RULE]
+    spans = ranges_of(rows)[:MAX_EXAMPLES]
     if not spans:
         return ""
     listed = "; ".join(f"<code>{html(span.path)}</code> {span.text}" for span in spans)

@@ -125,7 +125,7 @@ def _table(
 
 
 def _verdicts(verdicts: Sequence[ExpectationVerdict], quarantine: QuarantineSample) -> str:
-    rows = "".join(_verdict_row(verdict, examples_of(verdict.rule_id, quarantine)) for verdict in verdicts)
+    rows = "".join(_verdict_row(verdict, examples_of(verdict, quarantine)) for verdict in verdicts)
     return (
         "<div class='scroll'><table class='verdicts'>"
         "<thead><tr><th>Verdict</th><th>Rule</th><th>Severity</th><th>Expectation</th>"

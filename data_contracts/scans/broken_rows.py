@@ -9,9 +9,10 @@ import duckdb
 from headway.data_contracts.rules.checks import Check
 from headway.data_contracts.scans.exact_checks import breaks_sql, one_value
 from headway.data_contracts.scans.file_states import MAX_STATE_GROUPS, FileStates
-from headway.data_contracts.scans.rows_database import ALL_ROWS, BROKEN, RowsDatabase, literal
+from headway.data_contracts.scans.rows_database import ALL_ROWS, BROKEN, FILES, NAMED_ROWS, RowsDatabase, literal
 from headway.data_contracts.store.digests import sha256_of
-from headway.data_contracts.tables.rows_files import FILE_COLUMN, ROW_COLUMN
+from headway.data_contracts.store.documents import RowName
+from headway.data_contracts.tables.rows_files import FILE_COLUMN, PATH_COLUMN, ROW_COLUMN
 
 HITS = "hits"
 MAX_CHECKS = 60
@@ -42,6 +43,19 @@ def find_broken(
             # One query serves all checks of the chunk, so it is not known which of them raised.
             raised |= {check.rule_id: type(error).__name__ for check in chunk}
     return num_by_check, raised
+
+
+def first_broken(connection: duckdb.DuckDBPyConnection, check: Check, limit: int) -> tuple[RowName, ...]:
+    """The first of the rows that remain and break a row-level check, by file and number.
+
+    Raises:
+        duckdb.Error: the check cannot be evaluated.
+    """
+    name = f"{FILE_COLUMN}, {ROW_COLUMN}"
+    # The few are found first: a join of all broken rows with their files' names would be large.
+    found = f"SELECT {name} FROM {NAMED_ROWS} WHERE {breaks_sql(check)} ORDER BY {name} LIMIT {limit}"
+    sql = f"SELECT {PATH_COLUMN}, {ROW_COLUMN} FROM ({found}) JOIN {FILES} USING ({FILE_COLUMN}) ORDER BY {name}"
+    return tuple(RowName(path=path, row=row) for path, row in connection.execute(sql).fetchall())
 
 
 def _binding_error(connection: duckdb.DuckDBPyConnection, check: Check) -> str:

@@ -140,6 +140,14 @@ class Snapshot(Document):
         return sum(file.size_bytes for file in self.files)
 
 
+class RowName(Frozen):
+    """A row of the source, for who looks it up: its values are shown nowhere."""
+
+    path: str
+    row: int
+    """Its number in that file, from 0."""
+
+
 class ExpectationVerdict(Frozen):
     rule_id: str
     description: str
@@ -147,6 +155,8 @@ class ExpectationVerdict(Frozen):
     passed: bool
     observed: str
     """Counts and bounds only: a receipt never echoes a value of the data."""
+    broken_rows: tuple[RowName, ...] = Field(default=(), exclude_if=operator.not_)
+    """The first that break it, by file and number, where a row can by itself; those quarantined are in their file."""
 
 
 class Distribution(Frozen):

@@ -243,11 +243,19 @@ def _violation(
 ) -> ContractViolation:
     evaluated = (*receipt.verdicts, *fresh)
     failed = [verdict for verdict in evaluated if not verdict.passed and verdict.severity == "critical"]
-    rules = "; ".join(f"{verdict.rule_id} ({verdict.observed})" for verdict in failed)
+    rules = "; ".join(f"{verdict.rule_id} ({verdict.observed}{_first_row(verdict)})" for verdict in failed)
     return ContractViolation(
         f"the data break {receipt.contract_name} {receipt.contract_version}: {rules}.",
         where=f"snapshot {receipt.snapshot.sha256[:12]}",
         advice=f"Read {context.workspace.uri_of(page)}; nothing was trained.",
+    )
+
+
+def _first_row(verdict: ExpectationVerdict) -> str:
+    return (
+        f", the first in {verdict.broken_rows[0].path}, row {verdict.broken_rows[0].row:,}"
+        if verdict.broken_rows
+        else ""
     )
 
 

@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from headway.data_contracts.engine import validation
+from headway.data_contracts.engine.evidence import MAX_BROKEN_ROWS
 from headway.data_contracts.engine.validation import validate
 from headway.data_contracts.rules.contract import parse_contract
 from headway.data_contracts.scans.rows_database import RowsDatabase
-from headway.data_contracts.store.documents import ContractReceipt
+from headway.data_contracts.store.documents import ContractReceipt, RowName
 from headway.data_contracts.tables.rows_files import of_parquet
 from tests.data_contracts.engine.validation.conftest import (
     CONTRACT_FILE,
@@ -28,6 +29,7 @@ from tests.data_contracts.engine.validation.conftest import (
     failures,
     plant,
     snapshot_of,
+    verdict,
 )
 
 
@@ -56,6 +58,18 @@ def test_when_great_expectations_falls_over_everything_it_judges_has_failed(
     receipt = judge()
     assert not receipt.passed
     assert {"columns", "rows", "size_bytes.between", "mean-score"} <= set(failures(receipt))
+
+
+def test_a_broken_rule_names_the_first_rows_that_break_it_and_none_of_their_values(judge: Validate) -> None:
+    columns = clean_columns()
+    for number in range(MIDDLE, NUM_ROWS):
+        columns["size_bytes"][number] = 987654321
+    broken = verdict(judge(columns), "size_bytes.between").broken_rows
+    assert broken == tuple(RowName(path="rows.parquet", row=MIDDLE + place) for place in range(MAX_BROKEN_ROWS))
+
+
+def test_rules_that_hold_name_no_rows_though_some_break_them(judge: Validate) -> None:
+    assert [each.rule_id for each in judge().verdicts if each.broken_rows] == []
 
 
 def test_neither_receipt_nor_log_shows_a_value_of_the_data(judge: Validate, caplog: pytest.LogCaptureFixture) -> None:
