@@ -60,6 +60,22 @@ def logs(
     show_logs(workspace, run, ranks=rank or (), attempt=attempt, tail=tail, follow=follow, as_json=as_json)
 
 
+def goodput(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="A run's id or its beginning, or a flow run's; by default the running one, or else the newest."
+        ),
+    ] = "",
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what a run's device time was good for, over all its attempts. Also what each recovery took."""
+    from headway.flows.show.goodput import print_goodput, read_goodput
+
+    emit(read_goodput(workspace, run), print_goodput, as_json=as_json)
+
+
 def history(model: Model, workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
     """Show who became champion, when and why. Also who stayed challenger, waits, or was refused."""
     from headway.flows.show.champion_history import print_history, read_history

@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from headway.data_contracts.store import plain_text, refs
 from headway.data_contracts.store.documents import EvaluationReport, Link
 from headway.data_contracts.types.notebook_card import notebook_card
+from headway.flows.accounts.time_account import TimeAccount, account
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.console.commands import command_name, workspace_option
-from headway.flows.report.time_account import TimeAccount, account
 from headway.tasks.core.artifacts import artifact_key, show_markdown, show_table
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.pages import contract_page, evaluation_page

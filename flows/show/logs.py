@@ -18,12 +18,11 @@ from rich.text import Text
 
 from headway.data_contracts.store import plain_text
 from headway.data_contracts.store.errors import ConfigError
-from headway.data_contracts.store.places import entries
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.console.console import plain_console
 from headway.flows.console.output import print_json, print_line
 from headway.flows.report.terminal import STAGE_WIDTH, notice_line
-from headway.flows.show.status import RunStatus, read_status, runs_named
+from headway.flows.show.status import run_asked
 from headway.training.launch.base import run_lock
 from headway.training.launch.base.protocol import OWNER_LOST
 from headway.training.launch.diagnosis.logs import LogLine, RunLogs, attempts_of
@@ -57,7 +56,7 @@ def show_logs(
     Raises:
         ConfigError: no such run, or several; it has no logs on this machine.
     """
-    folder = Path(_asked(workspace_uri, run).folder)
+    folder = Path(run_asked(workspace_uri, run).folder)
     logs = RunLogs(folder, ranks, attempt)
     events = _EventLines(RunEvents(folder, Workspace(workspace_uri).local_path("ledger"), ranks, attempt))
     if not any(attempts_of(folder)):
@@ -113,25 +112,6 @@ class _EventLines:
                     event=event.event["event"],
                     text=text,
                 )
-
-
-def _asked(workspace_uri: str, run: str) -> RunStatus:
-    status = read_status(workspace_uri)
-    if run:
-        matching = runs_named(status, run)
-    else:
-        here = [each for each in status.runs if each.is_running and not each.is_remote]
-        matching = here or sorted(status.runs, key=_newest_first)[:1]
-    if len(matching) != 1:
-        known = ", ".join(each.run for each in status.runs) or "none"
-        named = f"{run!r} names" if run else "there are"
-        raise ConfigError(f"{named} {len(matching)} runs.", advice=f"Runs here: {known}.")
-    return matching[0]
-
-
-def _newest_first(status: RunStatus) -> float:
-    """By when it was trained: a champion is evaluated again beside each challenger."""
-    return -max((path.stat().st_mtime for path in entries(Path(status.folder) / "attempts")), default=0.0)
 
 
 def _as_json(line: LogLine) -> None:

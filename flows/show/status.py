@@ -241,6 +241,33 @@ def runs_named(status: Status, name: str) -> list[RunStatus]:
     return [run for run in status.runs if run.run in trained or run.run.startswith(name)]
 
 
+def run_asked(workspace_uri: str, run: str) -> RunStatus:
+    """The one run that is meant.
+
+    Args:
+        run: the beginning of its id, or of a flow run's; empty: the one that runs here, or else the newest.
+
+    Raises:
+        ConfigError: there is no such run, or several.
+    """
+    status = read_status(workspace_uri)
+    if run:
+        matching = runs_named(status, run)
+    else:
+        here = [each for each in status.runs if each.is_running and not each.is_remote]
+        matching = here or sorted(status.runs, key=_newest_first)[:1]
+    if len(matching) != 1:
+        known = ", ".join(each.run for each in status.runs) or "none"
+        named = f"{run!r} names" if run else "there are"
+        raise ConfigError(f"{named} {len(matching)} runs.", advice=f"Runs here: {known}.")
+    return matching[0]
+
+
+def _newest_first(status: RunStatus) -> float:
+    """By when it was trained: a champion is evaluated again beside each challenger."""
+    return -max((path.stat().st_mtime for path in entries(Path(status.folder) / "attempts")), default=0.0)
+
+
 def request_stop(workspace_uri: str, run: str, reason: str) -> str:
     """Leave the request where the run's owner finds it.
 

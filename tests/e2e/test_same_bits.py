@@ -6,7 +6,10 @@ import os
 import signal
 import threading
 
+import pytest
+
 from headway.data_contracts.store.documents import EvaluationReport, ShardManifest
+from headway.flows.show.goodput import read_goodput
 
 
 def shards(project) -> dict[str, bytes]:
@@ -50,3 +53,10 @@ def test_a_run_whose_rank_is_killed_on_the_way_gives_the_same_bits(project, retr
     assert project.result() == undisturbed
     assert summary.stages_run == ["launch"], "so even the checkpoint's manifest is the same, and all is found"
     assert project.living() == []
+    account = read_goodput(str(project.workspace), "")
+    assert sum(account.parts_device_s.values()) == pytest.approx(account.device_s, rel=0.01)
+    assert account.device_s == pytest.approx(account.wall_s * account.devices)
+    (recovery,) = account.recoveries
+    assert (recovery.cause, recovery.lost_steps) == ("infrastructure", account.num_redone_steps)
+    assert recovery.parts_s.keys() >= {"teardown", "start", "rendezvous", "restore"}
+    assert account.waste_device_s["infrastructure"] == pytest.approx(recovery.total_s * account.devices)

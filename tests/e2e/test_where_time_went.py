@@ -17,8 +17,8 @@ LOST_S = 1.5
 
 
 def account_of_the_newest_run(project):
+    from headway.flows.accounts.time_account import account
     from headway.flows.report.summary import rank_events
-    from headway.flows.report.time_account import account
 
     spool = max(project.files("ledger/*/flow.jsonl"), key=lambda path: path.stat().st_mtime_ns)
     events = read_events(spool)

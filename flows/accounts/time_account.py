@@ -6,13 +6,10 @@ command itself covers is unattributed. A run of a million steps has seven spans 
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from headway.flows.accounts.painting import Span, paint
 from headway.training.observe.ledger import Event
 from headway.training.observe.step_summary import PARTS
 
@@ -37,27 +34,12 @@ def account(events: Iterable[Event], started_unix_s: float, ended_unix_s: float)
     Args:
         events: of the flow and of rank 0 of every attempt, in any order.
     """
-    names = {UNNAMED: 0}
-    # Arrays, not lists of tuples: a long run has millions of spans.
-    named, begins_s, ends_s = array("i"), array("d"), array("d")
-    for event in events:
-        for name, begin_s, end_s in _spans(event):
-            if end_s > started_unix_s and begin_s < ended_unix_s:
-                named.append(names.setdefault(name, len(names)))
-                begins_s.append(begin_s)
-                ends_s.append(end_s)
-    begins, ends = np.frombuffer(begins_s), np.frombuffer(ends_s)
-    edges = np.unique(
-        np.clip(np.concatenate([[started_unix_s, ended_unix_s], begins, ends]), started_unix_s, ended_unix_s)
-    )
-    innermost = _innermost(np.frombuffer(named, np.int32), begins, ends, edges)
-    seconds = np.bincount(innermost, weights=np.diff(edges), minlength=len(names)).tolist()
-    parts = {name: seconds[index] for name, index in names.items() if seconds[index] > 0}
-    ordered = dict(sorted(parts.items(), key=lambda part: -part[1]))
-    return TimeAccount(wall_s=ended_unix_s - started_unix_s, parts_s=ordered)
+    spans = (span for event in events for span in _spans(event))
+    parts = paint(spans, started_unix_s, ended_unix_s, ground=UNNAMED).seconds()
+    return TimeAccount(wall_s=ended_unix_s - started_unix_s, parts_s=parts)
 
 
-def _spans(event: Event) -> Iterator[tuple[str, float, float]]:
+def _spans(event: Event) -> Iterator[Span[str]]:
     """Name, begin and end of what took its time; a step's with its parts."""
     if "duration_s" not in event:
         return
@@ -76,16 +58,3 @@ def _spans(event: Event) -> Iterator[tuple[str, float, float]]:
 def _name(event: Event) -> str:
     """A stage's: what its task does before and after the document is found or made belongs to it."""
     return str(event["task"] if event["event"] == "task" else event["event"]).removeprefix("stage.")
-
-
-def _innermost(
-    named: NDArray[np.int32], begins: NDArray[np.float64], ends: NDArray[np.float64], edges: NDArray[np.float64]
-) -> NDArray[np.int32]:
-    """Which span's name holds over each stretch between neighbouring edges; 0 where there is none."""
-    innermost = np.zeros(len(edges) - 1, np.int32)
-    firsts, lasts = (np.searchsorted(edges, np.clip(moments, edges[0], edges[-1])) for moments in (begins, ends))
-    # Painted outermost first: earlier begin, then later end, then as they came; what is painted last is innermost.
-    order = np.lexsort((-ends, begins))
-    for span in order:
-        innermost[firsts[span] : lasts[span]] = named[span]
-    return innermost

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.flows.report.time_account import UNNAMED, account
+from headway.flows.accounts.time_account import UNNAMED, account
 
 
 def span(name: str, begin: float, duration: float, **fields: float | str) -> dict[str, object]:

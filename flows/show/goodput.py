@@ -1,0 +1,67 @@
+"""`headway goodput`: what the device-seconds of a run's whole life were good for."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headway.data_contracts.store import plain_text
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.types.report_text import count, length
+from headway.flows.accounts.goodput import MEANING, RunAccount, run_account
+from headway.flows.accounts.run_life import read_life
+from headway.flows.console.console import plain_console, print_table
+from headway.flows.show.status import run_asked
+
+
+def read_goodput(workspace_uri: str, run: str) -> RunAccount:
+    """The account of a run, as far as this machine has its ledgers.
+
+    Args:
+        run: the beginning of a run's id, or a flow run's; empty: the one that runs, or the newest.
+
+    Raises:
+        ConfigError: no such run, or several; nothing of its training is here.
+    """
+    folder = Path(run_asked(workspace_uri, run).folder)
+    return run_account(read_life(folder, Workspace(workspace_uri).local_path("ledger")))
+
+
+def print_goodput(account: RunAccount, console: Console | None = None) -> None:
+    """The ratio first, then where the time went, then what each recovery took."""
+    console = console or plain_console()
+    so_far = "" if account.is_over else ", so far"
+    console.print(
+        Text(
+            f"{account.run}  {plain_text.one_line(account.pipeline)}  {length(account.wall_s)} "
+            f"on {count(account.devices, 'device')}{so_far}\n"
+            f"effective training time {100 * account.ettr:.1f} %, forward, backward and update "
+            f"{100 * account.productive_ratio:.1f} %\n"
+            f"{count(account.num_steps, 'step')} that count, {account.num_redone_steps:,} made again; "
+            f"{count(account.num_attempts, 'attempt')} in {count(account.num_flow_runs, 'flow run')}\n"
+        )
+    )
+    table = Table("state", "device-seconds", "share", "what it is", box=None, padding=(0, 2, 0, 0))
+    for column in table.columns[1:3]:
+        column.justify = "right"
+    for state, seconds in account.parts_device_s.items():
+        table.add_row(state, f"{seconds:,.1f}", f"{100 * seconds / account.device_s:.1f} %", MEANING[state])
+    print_table(console, table)
+    if account.recoveries:
+        console.print()
+        print_table(console, _recoveries(account))
+
+
+def _recoveries(account: RunAccount) -> Table:
+    table = Table("recovery", "attempt", "cause", "took", "steps again", "most of it", box=None, padding=(0, 2, 0, 0))
+    for each in account.recoveries:
+        when = datetime.datetime.fromtimestamp(each.begin_unix_s, datetime.UTC).isoformat(sep=" ", timespec="seconds")
+        largest = sorted(each.parts_s.items(), key=lambda part: -part[1])[:3]
+        spent = ", ".join(f"{state} {seconds:,.1f} s" for state, seconds in largest)
+        took = f"{each.total_s:,.1f} s"
+        table.add_row(when, str(each.attempt), each.cause, took, f"{each.lost_steps:,}", spent)
+    return table

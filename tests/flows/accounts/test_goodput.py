@@ -1,0 +1,224 @@
+"""The account of a run's life: every device-second has one name, a step counts once, and nothing is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from headway.data_contracts.store.errors import ConfigError
+from headway.flows.accounts.goodput import MEANING, STATES, RunAccount, run_account
+from headway.flows.accounts.run_life import read_life
+from headway.training.launch.base.failure import Failure
+from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords
+from headway.training.observe.ledger import Event, Ledger
+
+LOST = Failure(cause="infrastructure", what="rank 1 was killed.", retryable=True)
+STEP = {"tokens": 10, "data_s": 0.1, "forward_s": 0.2, "backward_s": 0.3, "sync_s": 0.3, "staging_s": 0.0}
+
+
+class Life:
+    """Ledgers of a run, written as flows, supervisors and ranks write them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run_dir, self.ledgers = folder / "runs" / "0123456789abcdef", folder / "ledger"
+        self.run_dir.mkdir(parents=True)
+        self._num_attempts = 0
+
+    def flow(self, name: str, begin_s: float, end_s: float, *spans: tuple[str, float, float], stop: str = "") -> None:
+        ledger = Ledger(self.ledgers / name / "flow.jsonl", process="flow", flow_run=name)
+        _write(ledger, {"event": "flow.begin", "unix_s": begin_s, "pipeline": "p", "started_unix_s": begin_s})
+        for span in spans:
+            _write(ledger, _span(*span))
+        if stop:
+            _write(ledger, {"event": "flow.stopped", "unix_s": end_s, "reason": stop, "message": ""})
+        _write(ledger, {"event": "flow.end", "unix_s": end_s})
+        ledger.close()
+
+    def attempt(
+        self,
+        scope: str,
+        begin_s: float,
+        end_s: float | None,
+        steps: Sequence[tuple[int, float]],
+        *spans: tuple[str, float, float],
+        world_size: int = 2,
+        failure: Failure | None = None,
+    ) -> None:
+        """Args:
+        steps: number and begin of each; one takes a second.
+        """
+        self._num_attempts += 1
+        number = self._num_attempts
+        spool = self.run_dir / "attempts" / f"{number:03d}" / "ledger" / "rank-0.jsonl"
+        ledger = Ledger(spool, process="rank", rank=0, attempt=number)
+        for span in spans:
+            _write(ledger, _span(*span))
+        if steps:
+            _write(ledger, {"event": "model", "unix_s": steps[0][1], "world_size": world_size})
+        for step, at_s in steps:
+            _write(ledger, _span("step", at_s, at_s + 1.0) | {"step": step, **STEP})
+        ledger.close()
+        record = AttemptRecord(
+            attempt=number,
+            scope=scope,
+            state="done" if failure is None else "failed",
+            **({} if failure is None else {"failure": failure}),
+            start_unix_s=begin_s,
+            end_unix_s=end_s,
+        )
+        records = AttemptRecords(self.run_dir)
+        records.begin(record)
+        if end_s is not None:
+            records.end(record)
+
+    def account(self) -> RunAccount:
+        return run_account(read_life(self.run_dir, self.ledgers))
+
+
+def _span(name: str, begin_s: float, end_s: float) -> Event:
+    task = {"task": name.partition(" ")[2]} if name.startswith("task ") else {}
+    return {
+        "event": name.partition(" ")[0], "unix_s": begin_s, "duration_s": end_s - begin_s, "outcome": "ok", **task
+    }  # fmt: skip
+
+
+def _write(ledger: Ledger, event: Event) -> None:
+    ledger.take_over(event)
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Life:
+    return Life(tmp_path)
+
+
+def numbered(first: int, last: int, begin_s: float) -> list[tuple[int, float]]:
+    return [(step, begin_s + step - first) for step in range(first, last + 1)]
+
+
+def test_states_of_a_life_with_a_kill_a_window_and_a_queue_sum_to_wall_time_times_devices(life: Life) -> None:
+    prepared = ("task snapshot", 100.0, 104.0)
+    life.flow("a", 100.0, 140.0, prepared, ("devices.wait", 104.0, 109.0), stop="window closed")
+    life.attempt("a", 110.0, 122.0, numbered(1, 6, 113.0), ("rendezvous", 111.0, 112.0), failure=LOST)
+    life.attempt("a", 124.0, 139.0, numbered(4, 12, 127.0), ("restore", 125.0, 126.5))
+    life.flow("b", 200.0, 230.0, ("task evaluate", 220.0, 228.0), ("stage.register", 228.0, 229.0))
+    life.attempt("b", 202.0, 215.0, numbered(13, 20, 205.0))
+    account = life.account()
+    assert sum(account.parts_s.values()) == pytest.approx(account.wall_s) == 130.0
+    assert sum(account.parts_device_s.values()) == pytest.approx(account.device_s) == 260.0
+    assert account.parts_s["queue"] == 5.0
+    assert account.parts_s["closed_window"] == 60.0
+    assert account.parts_s["preparation"] == 4.0
+    assert account.parts_s["evaluation"] == 8.0
+    assert account.parts_s["registration"] == 1.0
+    assert account.is_over
+
+
+def test_a_step_counts_once_where_it_was_made_last(life: Life) -> None:
+    life.flow("a", 0.0, 60.0)
+    life.attempt("a", 1.0, 12.0, numbered(1, 8, 3.0), failure=LOST)
+    life.attempt("a", 20.0, 40.0, numbered(5, 12, 25.0))
+    account = life.account()
+    assert (account.num_steps, account.num_redone_steps, account.num_tokens) == (12, 4, 120)
+    assert account.parts_s["redone"] == pytest.approx(4.0)
+    whole = account.parts_s["productive"] + account.parts_s["sync"] + account.parts_s["data_wait"]
+    assert whole == pytest.approx(12.0)
+    assert account.parts_s["sync"] == pytest.approx(12 * 0.3)
+    assert account.ettr == pytest.approx(12.0 / 60.0)
+    assert account.tokens_per_s == pytest.approx(2.0), "over the whole life"
+
+
+def test_a_roll_back_within_an_attempt_makes_steps_again(life: Life) -> None:
+    life.flow("a", 0.0, 20.0)
+    life.attempt("a", 0.0, 20.0, [*numbered(1, 6, 1.0), *numbered(3, 8, 8.0)])
+    account = life.account()
+    assert (account.num_steps, account.num_redone_steps) == (8, 4)
+
+
+def test_a_recovery_is_told_by_its_parts_from_the_last_new_step_to_the_next(life: Life) -> None:
+    life.flow("a", 0.0, 60.0, ("attempt.ending", 12.0, 13.0), ("attempt.backoff", 13.0, 18.0))
+    life.attempt("a", 1.0, 13.0, numbered(1, 6, 3.0), failure=LOST)  # its last sign is at 9, and it hangs until 12
+    life.attempt("a", 18.0, 50.0, numbered(4, 12, 22.0), ("rendezvous", 19.0, 20.0), ("restore", 20.0, 22.0))
+    (recovery,) = life.account().recoveries
+    assert (recovery.attempt, recovery.cause, recovery.lost_steps) == (1, "infrastructure", 3)
+    assert recovery.total_s == pytest.approx(25.0 - 9.0)
+    wanted = {
+        "backoff": 5.0,
+        "detection": 3.0,
+        "redone": 3.0,
+        "restore": 2.0,
+        "teardown": 1.0,
+        "start": 1.0,
+        "rendezvous": 1.0,
+    }
+    assert recovery.parts_s == pytest.approx(wanted)
+    assert life.account().waste_device_s == pytest.approx({"infrastructure": 32.0})
+
+
+def test_attempts_that_come_no_further_are_part_of_one_recovery(life: Life) -> None:
+    life.flow("a", 0.0, 60.0)
+    life.attempt("a", 1.0, 10.0, numbered(1, 6, 3.0), failure=LOST)
+    life.attempt("a", 11.0, 15.0, [], failure=LOST)
+    life.attempt("a", 16.0, 20.0, numbered(4, 5, 17.0), failure=LOST)
+    life.attempt("a", 21.0, 40.0, numbered(4, 9, 23.0))
+    (recovery,) = life.account().recoveries
+    assert recovery.total_s == pytest.approx(26.0 - 9.0)
+    assert recovery.lost_steps == 5
+
+
+def test_devices_are_those_of_each_attempt_and_of_the_next_one_in_between(life: Life) -> None:
+    life.flow("a", 0.0, 40.0)
+    life.attempt("a", 0.0, 10.0, numbered(1, 5, 2.0), world_size=4, failure=LOST)
+    life.attempt("a", 20.0, 40.0, numbered(6, 9, 25.0), world_size=2)
+    account = life.account()
+    assert account.device_s == pytest.approx(10.0 * 4 + 30.0 * 2)
+    assert sum(account.parts_device_s.values()) == pytest.approx(account.device_s)
+    assert account.devices == 2
+
+
+@pytest.mark.parametrize(
+    ("stop", "state"), [("window closed", "closed_window"), ("requested", "stopped"), ("", "down")]
+)
+def test_time_between_flow_runs_has_the_name_of_what_ended_the_one_before(life: Life, stop: str, state: str) -> None:
+    life.flow("a", 0.0, 10.0, stop=stop)
+    life.attempt("a", 1.0, 9.0, numbered(1, 3, 2.0))
+    life.flow("b", 100.0, 110.0)
+    life.attempt("b", 101.0, 109.0, numbered(4, 6, 102.0))
+    assert life.account().parts_s[state] == pytest.approx(90.0)
+
+
+def test_a_life_ends_with_its_registration_whoever_finds_the_run_later(life: Life) -> None:
+    life.flow("a", 0.0, 10.0, ("stage.register", 9.0, 10.0))
+    life.attempt("a", 1.0, 9.0, numbered(1, 3, 2.0))
+    life.flow("b", 1_000.0, 1_010.0, ("stage.register", 1_009.0, 1_010.0))
+    life.attempt("b", 1_001.0, 1_002.0, [])
+    assert life.account().wall_s == 10.0
+
+
+def test_an_attempt_whose_owner_was_killed_ends_with_its_last_sign(life: Life) -> None:
+    life.flow("a", 0.0, 5.0)
+    life.attempt("a", 1.0, None, numbered(1, 6, 2.0))
+    account = life.account()
+    assert account.wall_s == 8.0
+    assert not account.is_over
+
+
+def test_damaged_ledgers_still_give_an_account_that_sums_up(life: Life) -> None:
+    life.flow("a", 0.0, 20.0)
+    life.attempt("a", 1.0, 19.0, numbered(1, 10, 2.0))
+    spool = next(life.run_dir.rglob("rank-0.jsonl"))
+    lines = spool.read_bytes().splitlines(keepends=True)
+    spool.write_bytes(b"".join(lines[:4]) + b"\x00" * 100 + b"\n" + lines[5] + lines[6][:20])
+    account = life.account()
+    assert sum(account.parts_s.values()) == pytest.approx(20.0)
+    assert 0 < account.num_steps < 10
+
+
+def test_a_run_that_nobody_trained_here_is_refused_in_a_sentence(life: Life) -> None:
+    with pytest.raises(ConfigError, match="no ledger of a flow run that trained it is here"):
+        life.account()
+
+
+def test_every_state_has_its_meaning() -> None:
+    assert set(MEANING) == set(STATES)
