@@ -2,6 +2,10 @@
 
 A document never holds wall time, a host name or an absolute path: equal inputs must give equal bytes. All of them in
 one file, long as it is: whoever reads the chain from snapshot to registration should not have to turn pages.
+
+Whoever makes a document fills it: a stage in `tasks/stages`, or `engine/validation.py`, `sources/snapshots.py`,
+`training/data/shards/sharding.py` and `training/checkpoint/commit.py`. A field that is added has a default and
+`exclude_if` it.
 """
 
 from __future__ import annotations

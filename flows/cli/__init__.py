@@ -1,5 +1,5 @@
 """The command line: one module a panel of `headway --help`, or a large command; `command_line.py` puts them together.
 
 A command reads its options, asks a module below for the work, and shows what comes back. It decides nothing itself.
-What a retrain is asked with is a field of `flows/config/request.py`, too.
+What a retrain is asked with is a field of `flows/config/request.py`, and an argument of `flows/python_api.py`, too.
 """
