@@ -23,7 +23,8 @@ from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.context import RunContext
 from headway.tasks.registry import mlflow_store, model_refs
-from headway.tasks.registry.champion import set_champion, sync_mlflow_alias
+from headway.tasks.registry.champion import set_champion
+from headway.tasks.registry.mlflow_aliases import sync_mlflow_aliases
 from headway.tasks.registry.model_versions import ModelVersions
 
 MODEL = "tiny"
@@ -144,7 +145,7 @@ def test_the_alias_in_mlflow_ends_where_the_last_of_the_racing_moves_put_the_cha
     for link in links:
         versions.ensure(link)
     set_champion(context, MODEL, links[0], expected=None, why="first", detail={"version": "1", "how": "promote"})
-    sync_mlflow_alias(versions, "champion")
+    sync_mlflow_aliases(versions)
     writers, moves = (4, MOVES) if IN_EARNEST else (2, 2)  # each starts by importing MLflow, which takes seconds
     race = start(workspace, tmp_path, store, writers, moves)
     told = race.run()
