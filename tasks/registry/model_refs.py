@@ -156,10 +156,13 @@ def require_model(workspace: Workspace, name: str) -> None:
 MODEL_URI = re.compile(r"^models:/(?P<name>[^/@]+)(?:@(?P<alias>[a-z]+)|/(?P<version>\d+))$")
 
 
-def resolve(workspace: Workspace, model_uri: str) -> tuple[str, str, Link]:
+def resolve(workspace: Workspace, model_uri: str, *, to_start_from: bool = False) -> tuple[str, str, Link]:
     """Name, version and registration of `models:/NAME@ALIAS` or `models:/NAME/VERSION`.
 
     A number that means different registrations in different stores means the one that was registered last.
+
+    Args:
+        to_start_from: `@challenger` is the newest candidate, also if that is champion, so that no run loses its start.
 
     Raises:
         ConfigError: not such a URI, or nothing of that name here, or it was retired.
@@ -173,8 +176,9 @@ def resolve(workspace: Workspace, model_uri: str) -> tuple[str, str, Link]:
     require_model(workspace, name)
     entries = versions(workspace, name)
     if alias is not None:
-        entry = alias_entry(workspace, name, alias)
-        if entry is None and refs.newest_number(workspace, alias_ref(name, alias)) > 0:
+        newest = refs.current(workspace, alias_ref(name, alias))
+        entry = newest if to_start_from else alias_entry(workspace, name, alias)
+        if entry is None and newest is not None:
             raise ConfigError(
                 f"model {name!r} has no challenger: its newest version is the champion.",
                 where=workspace.uri,

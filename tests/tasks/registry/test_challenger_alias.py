@@ -1,4 +1,4 @@
-"""A version is challenger only while it is not the champion: in MLflow and in what Headway says, whatever comes between.
+"""A version is challenger only while it is not the champion, in MLflow and in what Headway says.
 
 The ref `challenger` stays at the newest candidate, which gets the alias back once another version is champion.
 """
@@ -72,11 +72,9 @@ def test_the_alias_goes_at_promotion_and_comes_back_when_another_is_champion(ver
 def test_at_no_moment_does_the_page_of_a_champion_say_challenger_too(versions, beaten, settle, monkeypatch) -> None:
     first, second = beaten
     client, seen = versions.client, []
-    give, take = client.set_registered_model_alias, client.delete_registered_model_alias
-    monkeypatch.setattr(client, "set_registered_model_alias", lambda *to: (give(*to), seen.append(aliases(versions))))
-    monkeypatch.setattr(
-        client, "delete_registered_model_alias", lambda *of: (take(*of), seen.append(aliases(versions)))
-    )
+    for name in ("set_registered_model_alias", "delete_registered_model_alias"):
+        write = getattr(client, name)
+        monkeypatch.setattr(client, name, lambda *to, write=write: (write(*to), seen.append(aliases(versions))))
     by_hand(versions, second)
     back(versions)
     settle(3, first)
