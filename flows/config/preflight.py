@@ -53,7 +53,7 @@ def check_request(request: TrainingRequest, *, only_looks: bool = False) -> tupl
     if not (only_looks and workspace.can_be_created()):
         workspace = Workspace.create(request.workspace)
     if pipeline.training.start_from is not None:
-        model_refs.resolve(workspace, pipeline.training.start_from.model)
+        model_refs.resolve(workspace, pipeline.training.start_from.model, to_start_from=True)
     return pipeline, path, workspace
 
 

@@ -55,6 +55,7 @@ class ModelStatus(BaseModel):
     num_versions: int
     champion: str | None
     challenger: str | None
+    """The newest version, if that is not the champion."""
     champion_since: str | None
     reason: str
     waits: str | None = None
@@ -153,7 +154,7 @@ def _waiting(now: PipelineEvent) -> WaitingStatus:
 
 def _model(workspace: Workspace, name: str) -> ModelStatus:
     champion = refs.current(workspace, model_refs.alias_ref(name, "champion"))
-    challenger = refs.current(workspace, model_refs.alias_ref(name, "challenger"))
+    challenger = model_refs.alias_entry(workspace, name, "challenger")
     return ModelStatus(
         model=name,
         num_versions=len({entry.target for entry in model_refs.versions(workspace, name)}),
@@ -383,9 +384,9 @@ def watch(workspace_uri: str) -> Never:
 
 def _model_facts(model: ModelStatus) -> dict[str, str]:
     champion = "none" if model.champion is None else f"v{model.champion} since {model.champion_since}"
-    # A version that won is both; of the two it is what matters.
-    has_won = model.challenger is not None and model.challenger == model.champion
-    challenger = "" if has_won else "none" if model.challenger is None else f"v{model.challenger}"
+    # There is none beside a champion that is the newest version, which goes without saying.
+    missing = "none" if model.champion is None else ""
+    challenger = missing if model.challenger is None else f"v{model.challenger}"
     waits = "" if model.waits is None else f"v{model.waits}, for `headway promote` or `headway refuse`"
     return {"champion": champion, "why": model.reason, "challenger": challenger, "waits": waits}
 

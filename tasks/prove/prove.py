@@ -344,12 +344,14 @@ def _in_mlflow(
 
 
 def _aliases(workspace: Workspace, name: str, store: str) -> Iterator[tuple[str, str | None]]:
-    """The version that each of MLflow's aliases is to be; none of one that was never registered in this store."""
-    for alias in model_refs.ALIASES:
-        entry = refs.current(workspace, model_refs.alias_ref(name, alias))
-        ours = None if entry is None else model_refs.version_of(workspace, name, entry.target, store=store)
-        if entry is None or ours is not None:
-            yield alias, ours
+    """The version that each of MLflow's aliases is to be; nothing of one that was never registered in this store."""
+    moves = {each: refs.current(workspace, model_refs.alias_ref(name, each)) for each in model_refs.ALIASES}
+    is_challenger = model_refs.is_challenger(moves["challenger"], moves["champion"])
+    for alias, move in moves.items():
+        ours = None if move is None else model_refs.version_of(workspace, name, move.target, store=store)
+        if move is None or ours is not None:
+            # Of the champion it is wrong to say that it is challenger too.
+            yield alias, ours if alias == "champion" or is_challenger else None
 
 
 def _bound(bonds: dict[str, bool]) -> ChainProof:

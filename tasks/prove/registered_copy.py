@@ -137,7 +137,7 @@ def _fault_of_aliases(expected: Expected, client: MlflowClient) -> str:
     for alias, version in expected.aliases.items():
         theirs = mlflow_store.alias_version(client, expected.model, alias)
         if theirs != version:
-            return f"its alias {alias} is version {theirs}, the ref says {version or 'nothing'}"
+            return f"its alias {alias} is version {theirs}, the refs say {version or 'none'}"
     return ""
 
 

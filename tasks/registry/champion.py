@@ -1,8 +1,4 @@
-"""Who is challenger and who is champion: refs are moved by compare-and-set, MLflow's aliases after them.
-
-A kill between the two leaves an alias that is behind its ref. What Headway last gave an alias is written down, so that
-it is brought up to date next time, while an alias that somebody moved in MLflow is reported and left alone.
-"""
+"""Who is challenger and who is champion: refs are moved by compare-and-set, MLflow's aliases after them."""
 
 from __future__ import annotations
 
@@ -14,14 +10,12 @@ from headway.data_contracts.store.refs import RefEntry
 from headway.tasks.core import identity
 from headway.tasks.core.context import RunContext
 from headway.tasks.registry import decisions, model_card, model_refs
+from headway.tasks.registry.mlflow_aliases import sync_mlflow_aliases
 from headway.tasks.registry.model_facts import machine_here, subject_of
 from headway.tasks.registry.model_versions import ModelVersions
 from headway.tasks.registry.promotion import decide
 from headway.tasks.registry.promotion_decision import Decision
 from headway.tasks.registry.promotion_spec import PromotionSpec
-from headway.tasks.registry.ref_details import MlflowAliasDetail
-
-ALIASES = ("challenger", "champion")
 
 
 class RegistrationOutcome(Frozen):
@@ -77,8 +71,7 @@ def settle(
             promoted = ensure_champion(context, model, registration, expected=now, why=reason, detail=made)
             is_champion = True
     model_card.attach(versions, registration, version)
-    for alias in ALIASES:
-        sync_mlflow_alias(versions, alias)
+    sync_mlflow_aliases(versions)
     return RegistrationOutcome(
         registration=registration,
         version=version,
@@ -193,65 +186,3 @@ def move_alias(
 ) -> None:
     """Move a ref to the registration, unless it is there."""
     refs.ensure(context.workspace, model_refs.alias_ref(model, alias), registration, reason=reason, detail=detail)
-
-
-def sync_mlflow_alias(versions: ModelVersions, alias: str, *, take_over: bool = False) -> None:
-    """Bring a store's alias to the version that the ref's registration has there, or report that somebody moved it.
-
-    Writers that do not see each other's locks may pass here at once; each repeats until the ref that it projected is
-    the newest, and takes none of the others' projections for a stranger's move.
-
-    Args:
-        take_over: set it even so: somebody asked Headway for just this move.
-    """
-    context, model = versions.context, versions.model
-    workspace, note = context.workspace, model_refs.alias_ref(model, f"projected-{alias}")
-    own: set[str] = set()
-    while True:
-        last = refs.current(workspace, note)
-        entry = refs.current(workspace, model_refs.alias_ref(model, alias))
-        if entry is None:
-            return
-        noted = None if last is None else refs.detail_of(note, last, MlflowAliasDetail)
-        known = noted is not None and noted.tracking_uri == versions.store
-        given = noted.version if noted is not None and known else None
-        projected = noted.entry if noted is not None and known else None
-        ours, theirs = versions.ensure(entry.target), versions.alias(alias)
-        # What we set, or another writer of Headway's is just setting, was moved by no stranger.
-        if theirs not in {None, ours, given, *own, *_in_flight(versions, alias, projected)}:
-            _report(versions, alias, theirs, ours, take_over)
-            if not take_over:
-                return
-        if theirs != ours:
-            versions.client.set_registered_model_alias(model, alias, ours)
-            own.add(ours)
-        if given != ours or projected not in (None, entry.number):
-            detail = {"version": ours, model_refs.STORE: versions.store, "entry": entry.number}
-            try:
-                refs.move(workspace, note, entry.target, expected=last, reason="projected", detail=detail)
-            except RefConflict:
-                continue
-        if refs.newest_number(workspace, model_refs.alias_ref(model, alias)) == entry.number:
-            return
-
-
-def _in_flight(versions: ModelVersions, alias: str, projected: int | None) -> set[str]:
-    """Versions of moves that were made since the last one known to be projected: their writers may be at it now."""
-    if projected is None:
-        return set()
-    workspace, found = versions.context.workspace, set()
-    for entry in refs.newest_first(workspace, model_refs.alias_ref(versions.model, alias)):
-        if entry.number <= projected:
-            break
-        version = model_refs.version_of(workspace, versions.model, entry.target, store=versions.store)
-        found |= {version} if version is not None else set()
-    return found
-
-
-def _report(versions: ModelVersions, alias: str, theirs: str | None, ours: str, taken_over: bool) -> None:
-    note = f"MLflow's alias {versions.model}@{alias} was moved outside Headway: it is version {theirs}"
-    if taken_over:
-        message = f"{note}, and is set to {ours} now."
-    else:
-        message = f"{note}, Headway's ref says {ours}. Set it back, or promote or roll back through Headway."
-    versions.context.ledger.event("alias.moved", message=message)

@@ -14,7 +14,8 @@ from headway.data_contracts.store.errors import ConfigError, PromotionRefused
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.refs import RefEntry
 from headway.tasks.registry import decisions, model_card, model_refs
-from headway.tasks.registry.champion import decide_promotion, set_champion, sync_mlflow_alias
+from headway.tasks.registry.champion import decide_promotion, move_alias, set_champion
+from headway.tasks.registry.mlflow_aliases import sync_mlflow_aliases
 from headway.tasks.registry.model_versions import ModelVersions
 from headway.tasks.registry.promotion_decision import Decision
 from headway.tasks.registry.promotion_spec import PromotionSpec
@@ -43,6 +44,8 @@ def promote(
     now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
     version = versions.ensure(target)
     if now is not None and now.target == target:
+        # Asked again, perhaps because MLflow did not answer after the champion had moved.
+        _follow(versions, target)
         raise ConfigError(f"version {version} is the champion of {model!r} already.", where=workspace.uri)
     # Asked here too: it may have been retired while it was verified.
     model_refs.require_in_use(workspace, model, version, target)
@@ -60,6 +63,11 @@ def promote(
             f"the policy refuses version {version} of {model!r}: {decision.reason}.",
             where=workspace.uri,
             advice="Retrain with new data or another recipe, or say with --override why it shall be so all the same.",
+        )
+    if refs.newest_number(workspace, model_refs.alias_ref(model, "challenger")) == 0:
+        # A retrain was killed right after it registered the first version, and no champion is without that move.
+        move_alias(
+            versions.context, model, "challenger", target, reason="newest candidate", detail={"version": version}
         )
     detail = {"version": version, "how": "promote", "by": by, "decision": kept.sha256}
     entry = set_champion(versions.context, model, target, expected=now, why=why, detail=detail)
@@ -86,6 +94,7 @@ def refuse(versions: ModelVersions, target: Link, *, why: str, by: str, policy: 
     decision = decide_promotion(workspace, policy, target, evaluation, now, refused=f"refused by {by}: {why}")
     decisions.record(workspace, decision, version=version, by=by)
     model_card.attach(versions, target, version)
+    sync_mlflow_aliases(versions)
     return decision
 
 
@@ -106,9 +115,9 @@ def rollback(versions: ModelVersions, target: Link, *, expected: RefEntry, why: 
 
 
 def _follow(versions: ModelVersions, target: Link) -> None:
-    """MLflow after the ref: asked for by a person, the alias is set whoever moved it."""
+    """MLflow after the refs: asked for by a person, the aliases are set whoever moved them."""
     model_card.attach(versions, target, versions.ensure(target))
-    sync_mlflow_alias(versions, "champion", take_over=True)
+    sync_mlflow_aliases(versions, take_over=True)
 
 
 def rollback_target(workspace: Workspace, model: str, version: str = "") -> tuple[RefEntry, Link]:

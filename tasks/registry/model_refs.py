@@ -1,7 +1,7 @@
 """A model's refs: every registered version, the challenger, the champion. Pure look-ups over the append-only history.
 
 `models/<name>/versions`    entry n: a registration, the version number it has in a store, and which store that is
-`models/<name>/challenger`  the newest candidate
+`models/<name>/challenger`  the newest candidate; it has the alias of that name while it is not the champion
 `models/<name>/champion`    what serves; moved by compare-and-set alone
 `models/<name>/retired`    versions that need no longer what they stand on
 `models/<name>/projected-*` the version that Headway last gave a store's alias of that name
@@ -32,6 +32,19 @@ def versions_ref(model: str) -> str:
 
 def alias_ref(model: str, alias: str) -> str:
     return f"models/{model}/{alias}"
+
+
+def is_challenger(newest: RefEntry | None, champion: RefEntry | None) -> bool:
+    """Whether the newest candidate has the alias `challenger`: not while it is the champion, which is enough to say."""
+    return newest is not None and (champion is None or champion.target != newest.target)
+
+
+def alias_entry(workspace: Workspace, model: str, alias: str) -> RefEntry | None:
+    """The newest move to the version that has an alias; None: no version has it."""
+    entry = refs.current(workspace, alias_ref(model, alias))
+    if alias != "challenger":
+        return entry
+    return entry if is_challenger(entry, refs.current(workspace, alias_ref(model, "champion"))) else None
 
 
 def champion(workspace: Workspace, model: str) -> tuple[RefEntry, Registration] | None:
@@ -143,10 +156,13 @@ def require_model(workspace: Workspace, name: str) -> None:
 MODEL_URI = re.compile(r"^models:/(?P<name>[^/@]+)(?:@(?P<alias>[a-z]+)|/(?P<version>\d+))$")
 
 
-def resolve(workspace: Workspace, model_uri: str) -> tuple[str, str, Link]:
+def resolve(workspace: Workspace, model_uri: str, *, to_start_from: bool = False) -> tuple[str, str, Link]:
     """Name, version and registration of `models:/NAME@ALIAS` or `models:/NAME/VERSION`.
 
     A number that means different registrations in different stores means the one that was registered last.
+
+    Args:
+        to_start_from: `@challenger` is the newest candidate, also if that is champion, so that no run loses its start.
 
     Raises:
         ConfigError: not such a URI, or nothing of that name here, or it was retired.
@@ -160,7 +176,14 @@ def resolve(workspace: Workspace, model_uri: str) -> tuple[str, str, Link]:
     require_model(workspace, name)
     entries = versions(workspace, name)
     if alias is not None:
-        entry = refs.current(workspace, alias_ref(name, alias))
+        newest = refs.current(workspace, alias_ref(name, alias))
+        entry = newest if to_start_from else alias_entry(workspace, name, alias)
+        if entry is None and newest is not None:
+            raise ConfigError(
+                f"model {name!r} has no challenger: its newest version is the champion.",
+                where=workspace.uri,
+                advice=f"Write models:/{name}@champion.",
+            )
         if entry is None:
             raise ConfigError(
                 f"model {name!r} has no alias {alias!r}, or nothing bears it yet.",
@@ -184,6 +207,7 @@ def prove_histories(workspace: Workspace, model: str) -> int:
     """The number of moves of the model's refs, each after the one before, and each of what was registered.
 
     A move says which version it is to, and one of the champion what it is from: both have to be what the histories say.
+    No version becomes champion that was registered without a move of the challenger.
 
     Raises:
         IntegrityError: a move is gone or damaged, or says other than the moves before it or the versions.
@@ -195,7 +219,11 @@ def prove_histories(workspace: Workspace, model: str) -> int:
         numbers.setdefault(entry.target, set()).add(version_detail(model, entry).version)
     for alias in ALIASES:
         name, before = alias_ref(model, alias), None
-        for entry in refs.history(workspace, name):
+        entries = refs.history(workspace, name)
+        # While the newest candidate is champion, MLflow has no such alias either that would say it.
+        if alias == "challenger" and not entries and refs.newest_number(workspace, alias_ref(model, "champion")) > 0:
+            raise IntegrityError("is gone, though there is a champion.", where=f"refs/{name}", advice=refs.ADVICE)
+        for entry in entries:
             where = refs.place_of(name, entry)
             move = champion_detail(model, entry) if alias == "champion" else refs.detail_of(name, entry, AliasDetail)
             if move.version not in numbers.get(entry.target, ()):

@@ -47,6 +47,7 @@ class MlflowAliasDetail(RefDetail):
     """Of `models/<name>/projected-*`."""
 
     version: str
+    """Empty: none has it, for the newest candidate is the champion."""
     tracking_uri: str = ""
     entry: int | None = None
     """The number of the entry that the alias was brought to."""

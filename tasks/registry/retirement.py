@@ -15,6 +15,7 @@ from headway.data_contracts.store.plain_text import MAX_FIELD_CHARS, one_line
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.refs import RefEntry
 from headway.tasks.registry import model_refs
+from headway.tasks.registry.mlflow_aliases import sync_mlflow_aliases
 from headway.tasks.registry.model_versions import ModelVersions
 
 RETIRED_TAG = "headway.retired"
@@ -36,6 +37,7 @@ def retire(versions: ModelVersions, target: Link, *, why: str, by: str) -> RefEn
             refs.move(workspace, name, target, expected=expected, reason=why, detail=detail)
     message = f"{entry.reason} ({model_refs.retired_by(model, entry)})"
     versions.client.set_model_version_tag(model, version, RETIRED_TAG, one_line(message, MAX_FIELD_CHARS))
+    sync_mlflow_aliases(versions)
     return entry
 
 

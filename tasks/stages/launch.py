@@ -186,7 +186,7 @@ def _start_today(context: RunContext, training: TrainingSpec) -> str | None:
     """What is known before there are shards: which version the URI means today."""
     if training.start_from is None:
         return None
-    name, version, registration = model_refs.resolve(context.workspace, training.start_from.model)
+    name, version, registration = model_refs.resolve(context.workspace, training.start_from.model, to_start_from=True)
     checkpoint = context.workspace.load(registration, Registration).checkpoint
     return f"{name} version {version}, checkpoint {checkpoint.sha256[:12]}"
 

@@ -68,7 +68,7 @@ def _resolved_today(workspace: Workspace, run: RunSpec, start: StartSpec) -> tup
 
     A model that this very run made is not started from once more: becoming champion makes no work new.
     """
-    name, version, link = model_refs.resolve(workspace, start.model)
+    name, version, link = model_refs.resolve(workspace, start.model, to_start_from=True)
     registration = workspace.load(link, Registration)
     made_by = workspace.load(registration.run, RunSpec)
     if made_by.start is not None and run.model_copy(update={"start": made_by.start}) == made_by:

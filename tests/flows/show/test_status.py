@@ -84,9 +84,9 @@ def test_no_line_is_wider_than_80_columns_and_nothing_is_cut_off() -> None:
     assert all(line == line.rstrip() for line in lines)
 
 
-def test_a_champion_that_is_the_challenger_too_stands_there_once_and_a_run_tells_its_newest_checkpoint() -> None:
+def test_no_challenger_beside_a_champion_is_no_line_and_a_run_tells_its_newest_checkpoint() -> None:
     won = ModelStatus(
-        model="tiny", num_versions=1, champion="1", challenger="1", champion_since="2025-01-31", reason="first"
+        model="tiny", num_versions=1, champion="1", challenger=None, champion_since="2025-01-31", reason="first"
     )
     run = RUN.model_copy(update={"checkpoint_step": 800})
     lines = [line.split() for line in shown(Status(workspace="/workspace", models=[won], runs=[run]))]

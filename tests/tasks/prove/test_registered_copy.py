@@ -22,7 +22,8 @@ import pytest
 
 from headway.data_contracts.store.errors import RegistryError
 from headway.tasks.prove import registered_copy
-from headway.tasks.registry import champion, mlflow_store
+from headway.tasks.registry import mlflow_store
+from headway.tasks.registry.mlflow_aliases import sync_mlflow_aliases
 from headway.tasks.registry.model_versions import ModelVersions
 from headway.training.launch.base.ports import free_port
 from tests.e2e.project import let_go_of_databases
@@ -94,8 +95,7 @@ def registered(forge: Forge, server: Server, tmp_path: Path, monkeypatch: pytest
     context = make_context(forge.workspace, tmp_path / "flow")
     versions = ModelVersions(context, lambda: mlflow_store.connect(server.url), MODEL, server.url)
     versions.ensure(forge.last.link)
-    for alias in ("challenger", "champion"):
-        champion.sync_mlflow_alias(versions, alias, take_over=True)
+    sync_mlflow_aliases(versions, take_over=True)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
     copy = next(server.files.rglob("MLmodel")).parent
     before = tmp_path / "before"

@@ -17,10 +17,12 @@ import pytest
 
 from headway.data_contracts.store.documents import RunSpec
 from headway.data_contracts.store.published_files import document_path
+from headway.tasks.registry import champion_moves, mlflow_store
+from headway.tasks.registry.model_versions import ModelVersions
 from headway.training.checkpoint.layout import RESULT_NAME, directory_name, run_folder
 from headway.training.launch.base.process_tree import beside_headway
 from tests.e2e.project import let_go_of_databases
-from tests.tasks.conftest import MODEL
+from tests.tasks.conftest import MODEL, make_context
 from tests.tasks.forge import CHALLENGER, CHAMPION, VERSIONS, Forge, Verify, broken
 from tests.training.graph_check.altered_graphs import ON_LOADING, altered
 
@@ -70,10 +72,11 @@ HISTORY: dict[str, tuple[Callable[[Forge], object], str]] = {
     "a middle entry deleted": (lambda f: f.entry(CHAMPION, 2).unlink(), f"{CHAMPION}/00000002.json"),
     "the first deleted": (lambda f: f.entry(VERSIONS, 1).unlink(), f"{VERSIONS}/00000001.json"),
     "the newest deleted": (lambda f: f.entry(CHAMPION, 3).unlink(), "its alias champion is version 3"),
-    "all of the challenger's deleted": (
-        lambda f: shutil.rmtree(f.root / CHALLENGER),
-        "its alias challenger is version 3, the ref says nothing",
+    "the challenger's newest deleted": (
+        lambda f: f.entry(CHALLENGER, 3).unlink(),
+        "its alias challenger is version None",
     ),
+    "all of the challenger's deleted": (lambda f: shutil.rmtree(f.root / CHALLENGER), f"{CHALLENGER}: is gone"),
     "an older one replayed at the end": (
         lambda f: shutil.copy(f.entry(CHAMPION, 1), f.entry(CHAMPION, 4)),
         f"{CHAMPION}/00000004.json",
@@ -168,7 +171,11 @@ MLFLOW: dict[str, tuple[Callable[[Forge], object], str]] = {
     ),
     "the challenger's alias moved": (
         lambda f: f.client.set_registered_model_alias(MODEL, "challenger", "1"),
-        "its alias challenger is version 1",
+        "its alias challenger is version 1, the refs say none",
+    ),
+    "the challenger's alias given to the champion": (
+        lambda f: f.client.set_registered_model_alias(MODEL, "challenger", "3"),
+        "its alias challenger is version 3, the refs say none",
     ),
     "a tag changed": (
         lambda f: f.client.set_model_version_tag(MODEL, "3", "headway.code", "0" * 64),
@@ -204,6 +211,19 @@ def test_a_change_of_the_histories_is_named(forge: Forge, verify: Verify, change
     apply, named = HISTORY[change]
     apply(forge)
     assert named in broken(verify)
+
+
+def test_after_a_rollback_the_newest_candidate_has_to_be_challenger_again(forge: Forge, verify: Verify) -> None:
+    uri = mlflow_store.default_tracking_uri(forge.workspace)
+    context = make_context(forge.workspace, forge.root.parent / "flow")
+    versions = ModelVersions(context, lambda: mlflow_store.connect(uri), MODEL, "")
+    now, target = champion_moves.rollback_target(forge.workspace, MODEL)
+    champion_moves.rollback(versions, target, expected=now, why="it was slow", by="ada@desk")
+    for model in (f"models:/{MODEL}@champion", f"models:/{MODEL}@challenger"):
+        assert verify(model)[0] == 0, model
+    forge.client.delete_registered_model_alias(MODEL, "challenger")
+    let_go_of_databases()
+    assert "its alias challenger is version None, the refs say 3" in broken(verify)
 
 
 @pytest.mark.parametrize("attack", ON_LOADING)

@@ -14,7 +14,7 @@ from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.errors import RefConflict
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.context import RunContext
-from headway.tasks.registry import champion, mlflow_store, model_refs
+from headway.tasks.registry import champion, mlflow_aliases, mlflow_store, model_refs
 from headway.tasks.registry.champion import RegistrationOutcome
 from headway.tasks.registry.model_versions import ModelVersions
 from headway.training.observe.ledger import read_events
@@ -53,7 +53,7 @@ def versions_in(context: RunContext, stores: dict[str, MlflowClient], number: in
 def crown(versions: ModelVersions, registration: Link) -> None:
     now = refs.current(versions.context.workspace, model_refs.alias_ref(MODEL, "champion"))
     champion.set_champion(versions.context, MODEL, registration, expected=now, why="test", detail={"version": "0"})
-    champion.sync_mlflow_alias(versions, "champion")
+    mlflow_aliases.sync_mlflow_aliases(versions)
 
 
 def alias(versions: ModelVersions, name: str = "champion") -> str | None:
@@ -73,12 +73,13 @@ def moved(context: RunContext) -> bool:
     return any(event["event"] == "alias.moved" for event in read_events(context.scratch / "ledger.jsonl"))
 
 
-def test_a_first_model_that_beats_its_baseline_is_champion_and_both_aliases_are_its_version(old, register) -> None:
+def test_a_first_model_that_beats_its_baseline_is_champion_and_not_challenger_beside_it(old, register) -> None:
     one = register(1)
     outcome = settled(old, one)
     assert (outcome.version, outcome.promoted, outcome.is_champion) == ("1", True, True)
     assert champion_of(old.context.workspace) == one[0]
-    assert (alias(old, "challenger"), alias(old)) == ("1", "1")
+    assert (alias(old, "challenger"), alias(old)) == (None, "1")
+    assert old.client.get_model_version(MODEL, "1").aliases == ["champion"]
 
 
 def test_a_first_model_that_does_not_beat_its_baseline_stays_challenger(old, register) -> None:
@@ -96,7 +97,7 @@ def test_a_challenger_takes_over_only_if_it_is_better(old, register) -> None:
     better = register(3, first[0])
     assert settled(old, better).promoted
     assert champion_of(old.context.workspace) == better[0]
-    assert (alias(old, "challenger"), alias(old)) == ("3", "3")
+    assert (alias(old, "challenger"), alias(old)) == (None, "3")
 
 
 def test_a_challenger_that_no_figure_compares_with_the_champion_is_registered_and_stays_challenger(
@@ -116,7 +117,7 @@ def test_the_champion_again_stays_what_it_is(old, register) -> None:
     settled(old, one)
     outcome = settled(old, one)
     assert (outcome.promoted, outcome.is_champion) == (False, True)
-    for name in ("champion", "challenger", "projected-champion", "versions"):
+    for name in ("champion", "challenger", "projected-champion", "projected-challenger", "versions"):
         assert len(refs.history(old.context.workspace, f"models/{MODEL}/{name}")) == 1, name
 
 
@@ -157,7 +158,7 @@ def test_a_kill_between_ref_and_alias_is_made_up_for_and_blamed_on_nobody(old, r
     champion.set_champion(
         old.context, MODEL, two, expected=now, why="then the process was killed", detail={"version": "2"}
     )
-    champion.sync_mlflow_alias(old, "champion")
+    mlflow_aliases.sync_mlflow_aliases(old)
     assert alias(old) == "2"
     assert not moved(old.context)
 
@@ -166,7 +167,7 @@ def test_an_alias_moved_in_mlflow_is_reported_and_left_alone(old, register) -> N
     (one, _), (two, _) = register(1), register(2)
     crown(old, one)
     old.client.set_registered_model_alias(MODEL, "champion", old.ensure(two))
-    champion.sync_mlflow_alias(old, "champion")
+    mlflow_aliases.sync_mlflow_aliases(old)
     assert alias(old) == "2"
     assert moved(old.context)
 
@@ -174,8 +175,33 @@ def test_an_alias_moved_in_mlflow_is_reported_and_left_alone(old, register) -> N
 def test_an_alias_that_mlflow_lost_is_given_again(old, register) -> None:
     crown(old, register(1)[0])
     old.client.delete_registered_model_alias(MODEL, "champion")
-    champion.sync_mlflow_alias(old, "champion")
+    mlflow_aliases.sync_mlflow_aliases(old)
     assert alias(old) == "1"
+
+
+def test_a_challenger_alias_moved_in_mlflow_is_reported_and_left_alone_also_where_none_is_to_have_it(
+    old, register
+) -> None:
+    first = register(1)
+    settled(old, first)
+    settled(old, second := register(2, first[0]))
+    old.client.set_registered_model_alias(MODEL, "challenger", "1")
+    settled(old, second)
+    assert (alias(old, "challenger"), alias(old)) == ("1", "2")
+    (event,) = (e for e in read_events(old.context.scratch / "ledger.jsonl") if e["event"] == "alias.moved")
+    assert "tiny@challenger was moved outside Headway: it is version 1, Headway's refs say none." in event["message"]
+
+
+def test_a_champion_that_is_challenger_too_in_mlflow_was_left_so_by_an_overtaken_writer_and_is_mended(
+    old, register
+) -> None:
+    """And so is every champion of a store that an earlier Headway wrote."""
+    first = register(1)
+    settled(old, first)
+    old.client.set_registered_model_alias(MODEL, "challenger", "1")
+    settled(old, first)
+    assert (alias(old, "challenger"), alias(old)) == (None, "1")
+    assert not moved(old.context)
 
 
 def test_of_two_writers_that_saw_the_same_champion_one_wins(old, register) -> None:

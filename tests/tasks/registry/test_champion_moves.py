@@ -12,7 +12,15 @@ from headway.data_contracts.store.documents import EvaluationReport, Interval, L
 from headway.data_contracts.store.errors import ConfigError, PromotionRefused, RefConflict
 from headway.flows.show.champion_history import read_history
 from headway.tasks.core.context import RunContext
-from headway.tasks.registry import champion, champion_moves, decisions, mlflow_store, model_refs, retirement
+from headway.tasks.registry import (
+    champion,
+    champion_moves,
+    decisions,
+    mlflow_aliases,
+    mlflow_store,
+    model_refs,
+    retirement,
+)
 from headway.tasks.registry.model_card import card_path, render
 from headway.tasks.registry.model_versions import ModelVersions
 from headway.tasks.registry.promotion_spec import PromotionSpec
@@ -220,11 +228,11 @@ def test_a_move_in_mlflow_is_reported_and_what_a_person_asks_headway_for_wins_ov
 def test_an_alias_that_another_writer_has_set_and_not_yet_noted_is_no_strangers(versions, register) -> None:
     (one, _), (two, _), (three, _) = register(1), register(2), register(3)
     first = champion.set_champion(versions.context, MODEL, one, expected=None, why="", detail={"version": "1"})
-    champion.sync_mlflow_alias(versions, "champion")
+    mlflow_aliases.sync_mlflow_aliases(versions)
     second = champion.set_champion(versions.context, MODEL, two, expected=first, why="", detail={"version": "2"})
     versions.client.set_registered_model_alias(MODEL, "champion", versions.ensure(two))  # and its writer is killed
     champion.set_champion(versions.context, MODEL, three, expected=second, why="", detail={"version": "3"})
-    champion.sync_mlflow_alias(versions, "champion")
+    mlflow_aliases.sync_mlflow_aliases(versions)
     assert mlflow_store.alias_version(versions.client, MODEL, "champion") == versions.ensure(three)
     assert alias_moves(versions) == 0
 
@@ -235,7 +243,7 @@ def test_an_alias_that_is_given_again_while_the_champion_moves_ends_where_the_ch
     (one, _), (two, _) = register(1), register(2)
     client = versions.client
     first = champion.set_champion(versions.context, MODEL, one, expected=None, why="", detail={"version": "1"})
-    champion.sync_mlflow_alias(versions, "champion")
+    mlflow_aliases.sync_mlflow_aliases(versions)
     client.delete_registered_model_alias(MODEL, "champion")
     set_alias, overtaken = client.set_registered_model_alias, []
 
@@ -243,13 +251,11 @@ def test_an_alias_that_is_given_again_while_the_champion_moves_ends_where_the_ch
         if not overtaken:
             overtaken.append(True)
             champion.set_champion(versions.context, MODEL, two, expected=first, why="", detail={"version": "2"})
-            champion.sync_mlflow_alias(
-                ModelVersions(versions.context, lambda: client, MODEL, versions.store), "champion"
-            )
+            mlflow_aliases.sync_mlflow_aliases(ModelVersions(versions.context, lambda: client, MODEL, versions.store))
         set_alias(*arguments)
 
     monkeypatch.setattr(client, "set_registered_model_alias", late)
-    champion.sync_mlflow_alias(versions, "champion")
+    mlflow_aliases.sync_mlflow_aliases(versions)
     assert overtaken and mlflow_store.alias_version(client, MODEL, "champion") == versions.ensure(two)
 
 
@@ -264,13 +270,11 @@ def test_a_projection_that_another_host_overtook_is_repeated(versions, register,
         if not overtaken:
             overtaken.append(True)
             champion.set_champion(versions.context, MODEL, two, expected=first, why="", detail={"version": "2"})
-            champion.sync_mlflow_alias(
-                ModelVersions(versions.context, lambda: client, MODEL, versions.store), "champion"
-            )
+            mlflow_aliases.sync_mlflow_aliases(ModelVersions(versions.context, lambda: client, MODEL, versions.store))
         set_alias(*arguments)
 
     monkeypatch.setattr(client, "set_registered_model_alias", late)
-    champion.sync_mlflow_alias(versions, "champion")
+    mlflow_aliases.sync_mlflow_aliases(versions)
     assert mlflow_store.alias_version(client, MODEL, "champion") == versions.ensure(two)
     assert champion_of(workspace).target == two
 

@@ -23,7 +23,8 @@ from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.context import RunContext
 from headway.tasks.registry import mlflow_store, model_refs
-from headway.tasks.registry.champion import set_champion, sync_mlflow_alias
+from headway.tasks.registry.champion import move_alias, set_champion
+from headway.tasks.registry.mlflow_aliases import sync_mlflow_aliases
 from headway.tasks.registry.model_versions import ModelVersions
 
 MODEL = "tiny"
@@ -133,18 +134,22 @@ def test_of_racing_promotions_and_rollbacks_none_is_lost(workspace: Workspace, s
 
 # In a folder they take turns, by a lock that the race above has as well.
 @pytest.mark.parametrize("workspace", ["s3", pytest.param("folder", marks=pytest.mark.soak)], indirect=True)
-def test_the_alias_in_mlflow_ends_where_the_last_of_the_racing_moves_put_the_champion(
+def test_the_aliases_in_mlflow_end_where_the_last_of_the_racing_moves_put_the_champion(
     workspace: Workspace, context: RunContext, start: Any, register: Any, tmp_path: Path, mlflow_tables: Path
 ) -> None:
-    """In a bucket the hosts' locks don't reach each other: their projections cross. In a folder they take turns."""
+    """In a bucket the hosts' locks don't reach each other: their projections cross. In a folder they take turns.
+
+    The newest candidate is one of those that the writers make champion, and challenger in between.
+    """
     store = f"{mlflow_store.SQLITE}{shutil.copy(mlflow_tables, tmp_path)}"
     client = mlflow_store.connect(store)
     links = [register(number)[0] for number in range(3)]
     versions = ModelVersions(context, lambda: client, MODEL, store)
     for link in links:
         versions.ensure(link)
+    move_alias(context, MODEL, "challenger", links[2], reason="newest candidate", detail={"version": "3"})
     set_champion(context, MODEL, links[0], expected=None, why="first", detail={"version": "1", "how": "promote"})
-    sync_mlflow_alias(versions, "champion")
+    sync_mlflow_aliases(versions)
     writers, moves = (4, MOVES) if IN_EARNEST else (2, 2)  # each starts by importing MLflow, which takes seconds
     race = start(workspace, tmp_path, store, writers, moves)
     told = race.run()
@@ -152,5 +157,7 @@ def test_the_alias_in_mlflow_ends_where_the_last_of_the_racing_moves_put_the_cha
     now = refs.current(workspace, CHAMPION)
     assert now is not None
     assert mlflow_store.alias_version(client, MODEL, "champion") == model_refs.version_of(workspace, MODEL, now.target)
+    challenger = None if now.target == links[2] else "3"
+    assert mlflow_store.alias_version(client, MODEL, "challenger") == challenger
     assert [each["stray"] for each in told] == [[]] * writers, "nobody's move is taken for a stranger's"
     assert len(client.search_model_versions(f"name = '{MODEL}'")) == len(links)

@@ -73,7 +73,7 @@ def test_a_second_look_at_a_settled_version_writes_nothing(context: RunContext, 
     def never(*_arguments: object, **_named: object) -> None:
         raise AssertionError("written again")
 
-    for name in ("log_text", "update_model_version", "set_registered_model_alias"):
+    for name in ("log_text", "update_model_version", "set_registered_model_alias", "delete_registered_model_alias"):
         monkeypatch.setattr(versions.client, name, never)
     champion.settle(versions, *one)
     assert len(list(decisions.decisions(context.workspace, MODEL))) == 1

@@ -12,7 +12,7 @@ from headway.data_contracts.store import refs
 from headway.data_contracts.store.errors import IntegrityError
 from headway.flows.act.champion_moves import _store
 from headway.flows.show.champion_history import read_history
-from headway.tasks.registry import champion, decisions, mlflow_store, model_card, model_refs, tracked_runs
+from headway.tasks.registry import decisions, mlflow_aliases, mlflow_store, model_card, model_refs, tracked_runs
 from headway.tasks.registry.model_versions import ModelVersions
 from headway.tasks.stages import starting_point
 from tests.tasks.conftest import MODEL, make_context
@@ -44,7 +44,8 @@ READERS: dict[str, dict[str, Read]] = {
         "number": lambda f, _: model_refs.version_of(f.workspace, MODEL, f.last.link, store=""),
         "version": lambda f, _: model_refs.resolve(f.workspace, f"models:/{MODEL}/1"),
     },
-    "projected-champion": {"alias": lambda _, versions: champion.sync_mlflow_alias(versions, "champion")},
+    "projected-champion": {"alias": lambda _, versions: mlflow_aliases.sync_mlflow_aliases(versions)},
+    "projected-challenger": {"alias": lambda _, versions: mlflow_aliases.sync_mlflow_aliases(versions)},
     "retired": {
         "card": lambda f, _: model_card.render(f.workspace, MODEL, f.last.link, "3"),
         "use": lambda f, _: model_refs.require_in_use(f.workspace, MODEL, "3", f.last.link),
@@ -55,12 +56,14 @@ FIELDS = {
     "champion": ("version",),
     "versions": ("version",),
     "projected-champion": ("version",),
+    "projected-challenger": ("version",),
     "retired": ("by",),
 }
 OPTIONAL = {
     "champion": ("how", "by", "decision", "from"),
     "versions": ("tracking_uri",),
     "projected-champion": ("entry",),
+    "projected-challenger": ("entry",),
 }
 DAMAGES = [
     *((ref, field, value) for ref, fields in FIELDS.items() for field in fields for value in (..., 3.5, None, [])),

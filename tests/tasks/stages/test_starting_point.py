@@ -67,6 +67,15 @@ def test_an_alias_is_settled_to_the_checkpoint_it_means_today_and_a_person_is_to
     assert settled.message == f"texts version 1, checkpoint {first.sha256[:12]}"
 
 
+def test_a_run_that_started_from_the_challenger_keeps_its_start_when_that_becomes_champion(world):
+    first, start = world.champion(1), StartSpec(model="models:/texts@challenger")
+    target, detail = model_refs.versions(world.workspace, "texts")[0].target, {"version": "1"}
+    refs.move(world.workspace, "models/texts/challenger", target, expected=None, reason="", detail=detail)
+    with pytest.raises(ConfigError, match="its newest version is the champion"):
+        model_refs.resolve(world.workspace, start.model)
+    assert resolve_start(world.context, world.run(world.parent_of(first)), start).run.start == first
+
+
 def test_a_new_champion_is_another_run_but_not_for_one_that_is_unfinished(world):
     first = world.champion(1)
     run = world.run(world.parent_of(first))
