@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import glob
 import re
 from collections import Counter
 from pathlib import Path, PurePosixPath
@@ -57,7 +58,7 @@ def guess_source(data: str, *, base: Path) -> GuessedSource:
     uri, only = _split(data, base)
     plain = SourceSpec(uri=uri)
     root = resolve_base_uri(plain, base=base)
-    include = (_literal(only),) if only else ("**/*",)
+    include = (glob.escape(only),) if only else ("**/*",)
     names = (
         [file.path for file in list_remote(root, include, HIDDEN)]
         if "://" in root
@@ -140,11 +141,6 @@ def _split(data: str, base: Path) -> tuple[str, str]:
         return (folder, name) if is_file and urlsplit(folder).scheme else (data, "")
     local = Path(data.removeprefix("file://").removeprefix("local://")).expanduser()
     return (str(local.parent), local.name) if (base / local).is_file() else (data, "")
-
-
-def _literal(name: str) -> str:
-    """A glob that matches this name alone."""
-    return re.sub(r"([*?\[])", r"[\1]", name)
 
 
 def _suffix(name: str) -> str:

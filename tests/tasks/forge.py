@@ -28,13 +28,12 @@ from headway.training.checkpoint.layout import (
     directory_name,
     run_folder,
 )
-from headway.training.checkpoint.save import save_checkpoint
 from headway.training.frozen.result import tensors_sha256
 from headway.training.programs.export import write_graph
 from tests.e2e.project import let_go_of_databases
 from tests.tasks.conftest import MLMODEL, MODEL, make_context, report_on
 from tests.tasks.past_work import Made, Maker
-from tests.training.checkpoint.conftest import make_content, run_in_gang
+from tests.training.checkpoint.conftest import make_content, run_in_gang, save_checkpoint
 
 CHAMPION, CHALLENGER, VERSIONS = (f"refs/models/{MODEL}/{name}" for name in ("champion", "challenger", "versions"))
 Verify = Callable[..., tuple[int, dict[str, Any]]]
