@@ -17,6 +17,7 @@ from headway.data_contracts.sources.listing import list_local, list_remote
 from headway.data_contracts.sources.locations import LOCAL_SCHEMES, follows_links, resolve_base_uri
 from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.tables.source_spec import CsvOptions, Format, SourceSpec
+from headway.data_contracts.types.report_text import count
 
 COMPRESSED = (".gz", ".bz2", ".zst")
 TABLES: dict[str, Format] = {
@@ -163,7 +164,7 @@ def _format(suffixes: Counter[str], data: str) -> Format:
         return "text-files"
     kinds = [(kind, number) for kind, number in found.most_common() if number]
     if len(kinds) > 1:
-        counted = " and ".join(f"{kind} ({number:,} file{'' if number == 1 else 's'})" for kind, number in kinds)
+        counted = " and ".join(f"{kind} ({count(number, 'file')})" for kind, number in kinds)
         raise ConfigError(
             f"holds tables of more than one format: {counted}.",
             where=data,

@@ -19,7 +19,8 @@ from headway.data_contracts.store.regular_files import open_regular
 from headway.data_contracts.types.report_text import length
 from headway.tasks.core.run_progress import read_progress
 from headway.tasks.core.stage_records import STAGES
-from headway.training.checkpoint.layout import MANIFEST_NAME, committed_steps
+from headway.training.checkpoint.layout import MANIFEST_NAME, committed_steps, directory_name
+from headway.training.launch.base.gang import attempt_folder
 from headway.training.launch.base.launcher import Handle
 from headway.training.launch.base.process_tree import ALREADY_DEAD, process_state, processes_with
 from headway.training.launch.base.protocol import TOKEN, AttemptFiles, read_json
@@ -165,14 +166,14 @@ def _newest_checkpoint(checkpoints: Path) -> dict[str, object]:
     # It may expire while we look.
     with contextlib.suppress(OSError):
         if step := max(committed_steps(checkpoints), default=None):
-            written = (checkpoints / f"step-{step:08d}" / MANIFEST_NAME).stat().st_mtime
+            written = (checkpoints / directory_name(step) / MANIFEST_NAME).stat().st_mtime
             return {"checkpoint_step": step, "checkpoint_unix_s": written}
     return {}
 
 
 def _newest_attempt(folder: Path) -> AttemptFiles | None:
     numbers = [int(path.name) for path in entries(folder / "attempts") if path.name.isdigit()]
-    return AttemptFiles(folder / "attempts" / f"{max(numbers):03d}") if numbers else None
+    return AttemptFiles(attempt_folder(folder, max(numbers))) if numbers else None
 
 
 def _ranks(folder: Path) -> Iterator[RankStatus]:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from headway.data_contracts.store.errors import HeadwayError
 from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.types.report_text import count
 from headway.flows.config.windows import WindowsSpec
 from headway.flows.console.console import headed, plain_console, print_table
 from headway.flows.show.estimate import Estimate, estimate
@@ -172,7 +173,7 @@ def predict(timetable: Timetable, expected: Estimate, now: datetime.datetime, un
     found = foresee(spec, work, openings)
     given = list(takewhile(lambda each: each.start < until, openings))
     takes = f"The next run takes about {span(sum(each.duration_s for each in work))}{beside}"
-    windows = f"{found.num_openings} {'window' if found.num_openings == 1 else 'windows'}"
+    windows = count(found.num_openings, "window")
     if found.finish is None:
         cause = found.unfinished
         why = "" if cause is None or cause.can_be_cut else f": {cause.stage} needs {span(cause.duration_s)} in one go"

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
+from headway.data_contracts.store import refs
 from headway.data_contracts.store.digests import sha256_bytes, sha256_of
 from headway.data_contracts.store.documents import CheckpointManifest, Json, Link, Registration, RunSpec
 from headway.data_contracts.store.errors import IntegrityError
@@ -189,4 +190,4 @@ class ReferenceGraph:
         number = name.removesuffix(".json")
         if not path.startswith("refs/") or path.startswith("refs/models/") or not number.isdigit():
             return False
-        return f"{folder}/{int(number) + 1:08d}.json" in self._listed
+        return refs.entry_path(folder, int(number) + 1) in self._listed
