@@ -151,6 +151,7 @@ def _kind_of(label: ColumnProfile) -> str | None:
     if label.values or (label.family == "string" and _is_category(label)):
         return "class"
     if label.family == "integer":
+        # Of whole numbers without a list of values, two are mostly yes and no; more are amounts.
         return "class" if label.num_distinct <= 2 else "number"
     return "number" if label.family in NUMBERS else None
 

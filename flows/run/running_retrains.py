@@ -135,6 +135,7 @@ def _running(begin: Event, events: list[Event]) -> RunningRetrain:
     )
     folder = Path(str(run["path"])) if run else None
     problems = [*_stopped("flow", pid)]
+    # While it waits, the run's folder and ranks are another retrain's.
     if folder is None or waits:
         return retrain.model_copy(update={"problems": problems})
     ranks = list(_ranks(folder)) if stage == "launch" else []
@@ -228,6 +229,7 @@ def _silent_guards(files: AttemptFiles) -> Iterator[ProcessProblem]:
             continue
         silent_s = time.time() - float(vitals.get("unix_s", 0.0))
         pid = int(status.get("guard_pid", 0))
+        # One that is stopped is named as such already.
         if silent_s > GUARD_SILENT_S and process_state(pid) not in STOPPED:
             yield ProcessProblem(
                 role="guard",

@@ -92,6 +92,7 @@ def make_calendar(pipeline: Pipeline, now: datetime.datetime, ahead: datetime.ti
     require_an_opening(timetable, now)
     until = now + ahead
     days = (now.astimezone(spec.zone).date(), until.astimezone(spec.zone).date())
+    # By the windows alone: schedules know nothing of what people skip or open.
     starts = {each.start for each in Timetable(spec=spec).openings(now, until)}
     return Calendar(
         pipeline=pipeline.spec.pipeline,
@@ -230,6 +231,7 @@ def print_calendar(calendar: Calendar, console: Console | None = None) -> None:
     for each in calendar.openings:
         table.add_row(
             f"{each.opens:%a %Y-%m-%d %H:%M %z}",
+            # A weekday alone names a day only within the week.
             f"{each.closes:%a %H:%M %z}" if each.closes - each.opens < 6 * DAY else f"{each.closes:%a %Y-%m-%d %H:%M}",
             f"{each.opens_utc:%a %H:%M} to {each.closes_utc:%a %H:%M}",
             span(each.length_s),

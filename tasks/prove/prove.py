@@ -142,6 +142,7 @@ def _chain(
     may_ask: MayAsk,
     aliases: bool,
 ) -> Iterator[ChainProof]:
+    # First: by them it was found which registration the name means.
     yield from _histories(workspace, name)
     registration = workspace.load(link, Registration)
     yield _document(f"registration of {name} version {version}", link)
