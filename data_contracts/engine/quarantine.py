@@ -154,16 +154,6 @@ def _evenly(batches: Iterator[pa.RecordBatch], num_rows: int) -> Iterator[pa.Tab
         yield pa.Table.from_batches(held).combine_chunks()
 
 
-def listed_rows(table: Path, limit: int) -> list[QuarantinedRow]:
-    """The first rows of a quarantine file."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(table) as file:
-        batch = next(file.iter_batches(batch_size=limit), None)
-    rows = [] if batch is None else batch.to_pylist()
-    return [QuarantinedRow(row["path"], row["row"], tuple(row["rule_ids"])) for row in rows]
-
-
 def excluded_rows(workspace: Workspace, receipt: ContractReceipt) -> dict[str, NDArray[np.int64]]:
     """The rows that a receipt leaves out: sorted row numbers, shape (n,), by path; no path without rows.
 

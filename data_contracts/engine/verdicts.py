@@ -11,6 +11,7 @@ from headway.data_contracts.rules.contract import UNPARSABLE
 from headway.data_contracts.scans.set_scans import SetRuleResult
 from headway.data_contracts.store.documents import ExpectationVerdict, RowName
 from headway.data_contracts.store.quarantine_limit import limit_advice
+from headway.data_contracts.types.report_text import count
 
 NOT_EVALUATED = "not evaluated: no accepted snapshot"
 """What is observed where there is nothing to compare with; it refuses nothing, and nothing was found to hold."""
@@ -81,17 +82,17 @@ def _observed(check: Check, evidence: CheckEvidence, quarantine: Quarantine, pas
     if check.kind == "columns":
         return _column_difference(check, evidence.actual_columns)
     if check.kind == "num_rows":
-        return _rows(evidence.num_evaluated)
+        return count(evidence.num_evaluated, "row")
     if check.kind == "statistic":
         inside = "within the bounds" if passed else "outside the bounds"
         return inside if evidence.aggregate is None else _figure(evidence.aggregate)
     if check.quarantine_rule and passed:
-        return f"{quarantine.num_by_check[check.rule_id]:,} of {_rows(quarantine.num_rows)} quarantined"
+        return f"{quarantine.num_by_check[check.rule_id]:,} of {count(quarantine.num_rows, 'row')} quarantined"
     if evidence.num_broken:
-        return f"{evidence.num_broken:,} of {_rows(evidence.num_evaluated)} break it"
+        return f"{evidence.num_broken:,} of {count(evidence.num_evaluated, 'row')} break it"
     if not passed:
         return "Great Expectations says no, though the exact count finds none"
-    return f"all {_rows(evidence.num_evaluated)} hold"
+    return f"all {count(evidence.num_evaluated, 'row')} hold"
 
 
 def _column_difference(check: Check, actual: tuple[str, ...]) -> str:
@@ -112,7 +113,7 @@ def quarantine_verdict(quarantine: Quarantine, limit_ratio: float) -> Expectatio
         description=f"At most {limit_ratio * 100:.4g} % of the rows are quarantined",
         severity="critical",
         passed=quarantine.is_within_limit,
-        observed=f"{num_out:,} of {_rows(num_rows)}, {quarantine.num_allowed:,} allowed{enough}",
+        observed=f"{num_out:,} of {count(num_rows, 'row')}, {quarantine.num_allowed:,} allowed{enough}",
     )
 
 
@@ -123,7 +124,7 @@ def unparsable_verdict(quarantine: Quarantine) -> ExpectationVerdict:
         description="Rows that cannot be read as their columns' types are quarantined",
         severity="info",
         passed=True,
-        observed=f"{quarantine.num_unparsable:,} of {_rows(quarantine.num_rows)} quarantined",
+        observed=f"{quarantine.num_unparsable:,} of {count(quarantine.num_rows, 'row')} quarantined",
     )
 
 
@@ -151,7 +152,3 @@ def is_accepted(verdicts: Iterable[ExpectationVerdict]) -> bool:
 
 def _figure(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:,.6g}"
-
-
-def _rows(number: int) -> str:
-    return f"{number:,} row{'' if number == 1 else 's'}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headway.data_contracts.report.plots import short
 from headway.data_contracts.store.plain_text import html
 
 WIDTH, HEIGHT = 320.0, 84.0
@@ -53,11 +54,11 @@ def _outline(bars: Sequence[Bar], step: float, top: float) -> str:
     """The accepted snapshot as one line of stairs over all bins."""
     if all(bar.baseline_share is None for bar in bars):
         return ""
-    steps = [f"M0,{_short(HEIGHT)}"]
+    steps = [f"M0,{short(HEIGHT)}"]
     for place, bar in enumerate(bars):
         level = HEIGHT - HEIGHT * (bar.baseline_share or 0.0) / top
-        steps.append(f"V{_short(level)}H{_short((place + 1) * step)}")
-    return f"<path class='then' d='{''.join(steps)}V{_short(HEIGHT)}'/>"
+        steps.append(f"V{short(level)}H{short((place + 1) * step)}")
+    return f"<path class='then' d='{''.join(steps)}V{short(HEIGHT)}'/>"
 
 
 def categorical_picture(bars: Sequence[Bar], *, caption: str) -> str:
@@ -73,7 +74,7 @@ def categorical_picture(bars: Sequence[Bar], *, caption: str) -> str:
             then = f"<rect class='then' {_box(LABEL_WIDTH, y + 2.5, room * bar.baseline_share / top, ROW_HEIGHT - 5)}/>"
         shapes.append(
             f"<g><title>{html(bar.sentence)}</title><rect class='hit' {_box(0, y, WIDTH, ROW_HEIGHT)}/>"
-            f"<text x='{_short(LABEL_WIDTH - 8)}' y='{_short(y + 14)}' text-anchor='end'>{html(_cut(bar.label))}"
+            f"<text x='{short(LABEL_WIDTH - 8)}' y='{short(y + 14)}' text-anchor='end'>{html(_cut(bar.label))}"
             "</text>"
             f"<rect class='now' {_box(LABEL_WIDTH, y + 2.5, room * bar.share / top, ROW_HEIGHT - 5)}/>{then}</g>"
         )
@@ -99,20 +100,16 @@ def _cut(label: str) -> str:
 
 
 def _box(x: float, y: float, width: float, height: float) -> str:
-    return f"x='{_short(x)}' y='{_short(y)}' width='{_short(width)}' height='{_short(height)}'"
+    return f"x='{short(x)}' y='{short(y)}' width='{short(width)}' height='{short(height)}'"
 
 
 def _line(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f"<path class='axis' d='M{_short(x1)},{_short(y1)}L{_short(x2)},{_short(y2)}'/>"
-
-
-def _short(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+    return f"<path class='axis' d='M{short(x1)},{short(y1)}L{short(x2)},{short(y2)}'/>"
 
 
 def _svg(height: float, shapes: Sequence[str], caption: str) -> str:
     # Half a stroke of room all round, so that no line at the edge is cut.
     return (
-        f"<svg class='picture' viewBox='-1 -1 {_short(WIDTH + 2)} {_short(height + 2)}' role='img' "
+        f"<svg class='picture' viewBox='-1 -1 {short(WIDTH + 2)} {short(height + 2)}' role='img' "
         f"aria-label='{html(caption)}'>{''.join(shapes)}</svg>"
     )

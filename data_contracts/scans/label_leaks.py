@@ -72,7 +72,11 @@ def evaluate_label(
         else:
             left = _left_of_a_number(connection, label.column, inputs, types)
     except duckdb.Error as error:
-        return (_verdict(LABEL_LEAK, DESCRIPTION, passed=False, observed=f"could not be evaluated ({_name(error)})"),)
+        return (
+            _verdict(
+                LABEL_LEAK, DESCRIPTION, passed=False, observed=f"could not be evaluated ({type(error).__name__})"
+            ),
+        )
     certain, likely = (
         (MAX_ERRORS_LEFT, MAX_LIKELY_ERRORS_LEFT)
         if label.is_class
@@ -89,10 +93,6 @@ def evaluate_label(
             observed=_sentence(nearly, label.column, len(inputs), how="nearly "),
         ),
     )
-
-
-def _name(error: duckdb.Error) -> str:
-    return type(error).__name__
 
 
 def _sentence(found: Sequence[str], label: str, num_inputs: int, *, how: str = "") -> str:

@@ -15,6 +15,7 @@ from headway.data_contracts.rules.checks import Check
 from headway.data_contracts.scans.leakage import PipelineSplit, num_leaked
 from headway.data_contracts.scans.rows_database import NAMED_ROWS, ROWS, identifier, literal
 from headway.data_contracts.tables.rows_files import FILE_COLUMN, ROW_COLUMN
+from headway.data_contracts.types.report_text import count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +41,7 @@ def evaluate_set(connection: duckdb.DuckDBPyConnection, check: Check, split: Pip
     if check.kind == "leakage":
         found = num_leaked(connection, check, split)
         passed = found.num_rows <= check.num_tolerated(found.num_evaluated)
-        rows = _rows(found.num_evaluated)
+        rows = count(found.num_evaluated, "row")
         if not found.num_rows:
             return SetRuleResult(
                 passed=passed, observed=f"none of {rows} is shared by two of {found.num_splits} splits"
@@ -54,9 +55,9 @@ def _unique(connection: duckdb.DuckDBPyConnection, check: Check) -> SetRuleResul
     if num_repeated:
         what = "value" if len(check.columns) == 1 else "key"
         return SetRuleResult(
-            passed=False, observed=f"{num_repeated:,} of {_rows(num_evaluated)} repeat an earlier {what}"
+            passed=False, observed=f"{num_repeated:,} of {count(num_evaluated, 'row')} repeat an earlier {what}"
         )
-    return SetRuleResult(passed=True, observed=f"all {_rows(num_evaluated)} hold")
+    return SetRuleResult(passed=True, observed=f"all {count(num_evaluated, 'row')} hold")
 
 
 def count_repeated(connection: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> tuple[int, int]:
@@ -94,8 +95,8 @@ def _ordering(connection: duckdb.DuckDBPyConnection, check: Check) -> SetRuleRes
     row = connection.execute(f"SELECT count(*), count(*) FILTER (here {relation} before) FROM ({pairs})").fetchone()
     assert row is not None
     if row[1]:
-        return SetRuleResult(passed=False, observed=f"{row[1]:,} of {_rows(row[0])} are out of order")
-    return SetRuleResult(passed=True, observed=f"all {_rows(row[0])} are in order")
+        return SetRuleResult(passed=False, observed=f"{row[1]:,} of {count(row[0], 'row')} are out of order")
+    return SetRuleResult(passed=True, observed=f"all {count(row[0], 'row')} are in order")
 
 
 def _balance(connection: duckdb.DuckDBPyConnection, check: Check) -> SetRuleResult:
@@ -115,8 +116,4 @@ def _balance(connection: duckdb.DuckDBPyConnection, check: Check) -> SetRuleResu
         least = 0
     passed = bool(arguments["min_share"] <= least / total and greatest / total <= arguments["max_share"])
     shares = f"{least / total * 100:.4g} % to {greatest / total * 100:.4g} %"
-    return SetRuleResult(passed=passed, observed=f"{num_classes:,} classes hold {shares} of {_rows(int(total))}")
-
-
-def _rows(number: int) -> str:
-    return f"{number:,} row{'' if number == 1 else 's'}"
+    return SetRuleResult(passed=passed, observed=f"{num_classes:,} classes hold {shares} of {count(int(total), 'row')}")

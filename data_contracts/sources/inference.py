@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import glob
 import re
 from collections import Counter
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,7 @@ from headway.data_contracts.sources.listing import list_local, list_remote
 from headway.data_contracts.sources.locations import LOCAL_SCHEMES, follows_links, resolve_base_uri
 from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.tables.source_spec import CsvOptions, Format, SourceSpec
+from headway.data_contracts.types.report_text import count
 
 COMPRESSED = (".gz", ".bz2", ".zst")
 TABLES: dict[str, Format] = {
@@ -57,7 +59,7 @@ def guess_source(data: str, *, base: Path) -> GuessedSource:
     uri, only = _split(data, base)
     plain = SourceSpec(uri=uri)
     root = resolve_base_uri(plain, base=base)
-    include = (_literal(only),) if only else ("**/*",)
+    include = (glob.escape(only),) if only else ("**/*",)
     names = (
         [file.path for file in list_remote(root, include, HIDDEN)]
         if "://" in root
@@ -142,11 +144,6 @@ def _split(data: str, base: Path) -> tuple[str, str]:
     return (str(local.parent), local.name) if (base / local).is_file() else (data, "")
 
 
-def _literal(name: str) -> str:
-    """A glob that matches this name alone."""
-    return re.sub(r"([*?\[])", r"[\1]", name)
-
-
 def _suffix(name: str) -> str:
     """`.csv.gz` of `a/b.csv.gz`; empty for a name without one."""
     path = PurePosixPath(name)
@@ -167,7 +164,7 @@ def _format(suffixes: Counter[str], data: str) -> Format:
         return "text-files"
     kinds = [(kind, number) for kind, number in found.most_common() if number]
     if len(kinds) > 1:
-        counted = " and ".join(f"{kind} ({number:,} file{'' if number == 1 else 's'})" for kind, number in kinds)
+        counted = " and ".join(f"{kind} ({count(number, 'file')})" for kind, number in kinds)
         raise ConfigError(
             f"holds tables of more than one format: {counted}.",
             where=data,

@@ -57,7 +57,7 @@ def take_snapshot(
             advice="Check `source.uri`, `source.include` and `source.exclude`.",
         )
     columns, files = (
-        _tables(spec, root, store, listed, cache, copies, texts, quarantined)
+        _tables(spec, store, listed, cache, copies, texts, quarantined)
         if spec.is_table
         else _texts(spec, store, listed)
     )
@@ -85,7 +85,6 @@ def _texts(spec: SourceSpec, store: Store, listed: Sequence[ListedFile]) -> Foun
 
 def _tables(
     spec: SourceSpec,
-    root: str,
     store: Store,
     listed: Sequence[ListedFile],
     cache: DigestCache,

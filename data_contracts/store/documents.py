@@ -302,6 +302,10 @@ class ShardManifest(Document):
     """Digest over payload bytes and columns alone: comparable across writer versions."""
     libraries: dict[str, str]
 
+    @property
+    def files(self) -> tuple[StoredFile, ...]:
+        return tuple(shard.file for group in self.groups for shard in group.shards)
+
     def num_rows(self, split: str) -> int:
         return sum(group.num_rows for group in self.groups if group.split == split)
 

@@ -6,12 +6,16 @@ in which whatever names a file goes before the file does: an interruption leaves
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from headway.data_contracts.store.documents import Json, Link
+from headway.data_contracts.store.published_files import document_path
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -25,8 +29,12 @@ class References:
 
     digests: frozenset[str]
     paths: frozenset[str]
-    links: frozenset[tuple[str, str]]
-    """Kind and SHA-256 of documents."""
+    links: frozenset[Link]
+
+    @property
+    def documents(self) -> list[str]:
+        """Where what the links name would lie."""
+        return [document_path(link) for link in self.links]
 
 
 def references_in(value: Json) -> References:
@@ -37,7 +45,7 @@ def references_in(value: Json) -> References:
     """
     digests: set[str] = set()
     paths: set[str] = set()
-    links: set[tuple[str, str]] = set()
+    links: set[Link] = set()
     rest = [value]
     while rest:
         each = rest.pop()
@@ -51,7 +59,8 @@ def references_in(value: Json) -> References:
                 paths.add(path)
             # Exactly the fields of a link, so that no other mapping is taken for one.
             if each.keys() == Link.model_fields.keys():
-                links.add((str(each["kind"]), str(each["sha256"])))
+                with contextlib.suppress(ValidationError):
+                    links.add(Link.model_validate(each))
             rest.extend(each.values())
             # Keys may be digests, as in figures by document.
             rest.extend(each.keys())

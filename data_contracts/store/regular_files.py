@@ -24,8 +24,12 @@ def open_unbuffered(path: Path) -> io.FileIO:
     _require_regular(path, path.stat())
     # Without waiting, should it have become a pipe since; then it is looked at once more.
     stream = io.FileIO(str(path), "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+    return _checked(path, stream)
+
+
+def _checked(path: Path, stream: io.FileIO) -> io.FileIO:
+    """Looked at once it is open: by then nothing can take its place."""
     try:
-        # And after it, for it may have been replaced in between.
         _require_regular(path, os.fstat(stream.fileno()))
     except NotRegular:
         stream.close()
@@ -63,12 +67,7 @@ def open_to_write(path: Path, mode: Literal["wb", "ab"]) -> io.FileIO:
     """
     flags_besides = os.O_NONBLOCK | os.O_NOFOLLOW
     stream = io.FileIO(str(path), mode, opener=lambda name, flags: os.open(name, flags | flags_besides, 0o666))
-    try:
-        _require_regular(path, os.fstat(stream.fileno()))
-    except NotRegular:
-        stream.close()
-        raise
-    return stream
+    return _checked(path, stream)
 
 
 def open_lock(path: Path) -> int:

@@ -12,6 +12,7 @@ import duckdb
 from headway.data_contracts.scans.figures import Figure
 from headway.data_contracts.scans.tallies import Tallies
 from headway.data_contracts.suites.python_texts import TextPredicate
+from headway.data_contracts.types.report_text import count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +32,7 @@ class ExpectationResult:
     def observed(self) -> str:
         if self.num_unexpected is None or self.num_evaluated is None:
             return "holds" if self.passed else "does not hold"
-        rows = f"{self.num_evaluated:,} row{'' if self.num_evaluated == 1 else 's'}"
+        rows = count(self.num_evaluated, "row")
         return f"{self.num_unexpected:,} of {rows} break it" if self.num_unexpected else f"all {rows} hold"
 
 

@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headway.data_contracts.store.digests import sha256_file
 from headway.data_contracts.store.documents import SourceFile
-from headway.data_contracts.tables.parquet_files import read_footer
-from headway.data_contracts.tables.schema import agreed_columns
 from headway.data_contracts.types.column_types import arrow_type
 
 if TYPE_CHECKING:
@@ -65,21 +62,3 @@ def write_empty(target: Path, rows: RowsFiles) -> None:
 
     held = {name: kind for name, kind in rows.columns.items() if name not in rows.partitions}
     pq.write_table(pa.schema([(name, arrow_type(kind)) for name, kind in held.items()]).empty_table(), target)
-
-
-def of_parquet(*paths: Path) -> RowsFiles:
-    """Parquet files on this machine, each called by its bare name.
-
-    Raises:
-        DataError: one is not readable Parquet, or has other columns than the first.
-    """
-    footers = [read_footer(path, str(path)) for path in paths]
-    return RowsFiles(
-        columns=agreed_columns(((str(p), footer.columns) for p, footer in zip(paths, footers, strict=True)), ()),
-        files=tuple(_file(path, footer.num_rows) for path, footer in zip(paths, footers, strict=True)),
-        local=tuple(path.resolve() for path in paths),
-    )
-
-
-def _file(path: Path, num_rows: int) -> SourceFile:
-    return SourceFile(path=path.name, size_bytes=path.stat().st_size, sha256=sha256_file(path), num_rows=num_rows)

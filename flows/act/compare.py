@@ -55,6 +55,7 @@ def compare_versions(
     if resolved[0][2] == resolved[1][2]:
         raise ConfigError("both names mean the same version.", where=f"{first} and {second}")
     page = Path(out) if out else None
+    # Asked now, and not after minutes of scoring.
     if page is not None and page.exists():
         raise ConfigError("it is there already, and nothing is overwritten.", where=str(page), advice="Name another.")
     file = _pipeline(workspace, pipeline, resolved[1][2])
@@ -64,6 +65,7 @@ def compare_versions(
             launch=file.spec.launch,
             shards=file.spec.shards,
             source=file.spec.source,
+            # Not `evaluate`: a retrain may score the same run at this moment.
             folder=f"compare-{uuid.uuid4()}",
         )
         versions = [compared_version(bench, *each) for each in resolved]

@@ -189,6 +189,7 @@ def _profile(found: GuessedSource, base: Path) -> tuple[Snapshot, TableProfile]:
 def _beside(found: GuessedSource, base: Path, folder: Path, project: Path) -> GuessedSource:
     """The same source, called from the pipeline file's folder: relative within the project, absolute elsewhere."""
     uri = found.spec.uri
+    # A scheme: a URI means the same place from every folder.
     if ":" in uri.partition("/")[0]:
         return found
     place = (base / Path(uri).expanduser()).resolve()

@@ -22,8 +22,6 @@ LONG_TEXT_CHARS = 200
 """Longer texts are something to read, shorter ones are names and codes."""
 MOST_CATEGORIES, LEAST_ROWS_OF_ONE = 1000, 20
 """A text of no more values, of as many rows each on average, is a category; a value unknown to training is no error."""
-MOST_CLASSES = 50
-"""Whole numbers of more values are amounts."""
 MOST_CODES = 4
 """Whole numbers of no more values may be codes without an order; of more, they are counts, ranks or years."""
 NUMBERS = ("integer", "float", "decimal")
@@ -153,6 +151,7 @@ def _kind_of(label: ColumnProfile) -> str | None:
     if label.values or (label.family == "string" and _is_category(label)):
         return "class"
     if label.family == "integer":
+        # Of whole numbers without a list of values, two are mostly yes and no; more are amounts.
         return "class" if label.num_distinct <= 2 else "number"
     return "number" if label.family in NUMBERS else None
 

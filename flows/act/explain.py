@@ -82,6 +82,7 @@ def explain(key: str, kind: FileKind = "pipeline") -> Explanation:
             nodes = [each for node in having for each in _plain(schema, node["properties"][part])]
         elif members := [each for node in nodes for each in _members(node)]:
             nodes = [each for member in members for each in _plain(schema, member)]
+        # A place in a list changes nothing about what may stand there.
         elif not part.isdecimal():
             raise _unknown(part, parts[:number], nodes, kind)
     return Explanation(

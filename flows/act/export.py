@@ -9,7 +9,7 @@ from headway.data_contracts.store.documents import Registration
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.registry import model_refs
-from headway.tasks.registry.model_export import ARTIFACTS
+from headway.tasks.registry.model_export import ARTIFACTS, name_in_model
 from headway.tasks.serving import exported_model
 from headway.training.graph_check.safe_graph import require_safe_graph
 from headway.training.programs.export import GRAPH, WEIGHTS
@@ -32,7 +32,7 @@ def export_model(model_uri: str, workspace_uri: str, out: Path) -> list[Path]:
     registration = workspace.load(link, Registration)
     if out.exists():
         raise ConfigError("is there already.", where=str(out), advice="Name a folder that --out may make.")
-    files = {"/".join(file.path.split("/")[3:]): file for file in registration.artifacts}
+    files = {name_in_model(file): file for file in registration.artifacts}
     chosen = {name: file for name, file in files.items() if name.startswith(COPIED)}
     if not any(name.startswith(f"{WEIGHTS}/") for name in chosen):
         raise IntegrityError(

@@ -138,6 +138,7 @@ def _contract(file: Path, pipeline: PipelineSpec, before_file: Path, before: Pip
     contract = read_contract_file(now).contract
     if _suite(then) != _suite(now):
         changed.append("the suite")
+    # Whether splits share rows is looked up in those that the pipeline makes.
     if contract.leakage:
         changed += _changes("shards", before.shards.splitting, pipeline.shards.splitting)
     return changed

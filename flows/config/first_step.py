@@ -164,6 +164,7 @@ def _has_trained(pipeline: PipelineSpec, rank_code: str, workspace: Workspace) -
     return False
 
 
+# At most 24, since a row's number is the hour of its times as well.
 NUM_ROWS: Final = 16
 TEXTS: Final = ("alpha beta", "gamma", "delta epsilon zeta", "beta")
 FIXED_BINARY: Final = re.compile(r"fixed_size_binary\[(\d+)\]")

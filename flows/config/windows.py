@@ -142,6 +142,7 @@ class WindowsSpec(Frozen):
     @model_validator(mode="after")
     def _windows_are_consistent(self) -> Self:
         placed = sorted(weekly_places(self.open), key=lambda place: place[:2])
+        # The last of a week is held against the first of the next.
         for (_, end, one), (start, _, other) in zip(placed, placed[1:] + _next_week(placed[:1]), strict=True):
             if start < end:
                 raise ValueError(f"windows overlap: {one} and {other}; let one end where the other starts")

@@ -49,6 +49,7 @@ def _moment(text: str) -> datetime:
     where, example = "--stop-at", "Write it such as 2030-01-31T06:00+01:00 or 2030-01-31T05:00Z."
     try:
         moment = datetime.fromisoformat(text)
+        # In here, since a time at the calendar's ends has none in UTC.
         in_utc = moment.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise ConfigError(f"{text!r} is no ISO 8601 time.", where=where, advice=example) from error

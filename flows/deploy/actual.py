@@ -47,6 +47,7 @@ def _pool(read: dict[str, Any], deployments: list[ExistingResource], mark: str) 
         name=name,
         fields={"description": description, "concurrency_limit": read["concurrency_limit"]},
         id=read["id"],
+        # Pools and limits have no tags in Prefect: the mark stands in the description, or in the name.
         ours=f"[{mark}]" in description,
         used_by_others=others,
     )
@@ -99,6 +100,7 @@ def _automation(read: dict[str, Any], mark: str, deployments: dict[str, str]) ->
     for each in ("match", "match_related"):
         trigger[each] = _unwrapped(trigger[each])
     actions = [{key: each[key] for key in ACTION if each.get(key) is not None} for each in read["actions"]]
+    # By name: what is wanted is written down before the server gave any deployment an id.
     for action, each in zip(actions, read["actions"], strict=True):
         if each.get("deployment_id") is not None:
             action["deployment"] = deployments.get(each["deployment_id"], "")

@@ -244,9 +244,6 @@ def in_short(before: Json, after: Json) -> tuple[str, str]:
     texts = [" ".join(str(value).split()) for value in (before, after)]
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
     begin = max(0, same - MAX_SHOWN_CHARS // 3) if max(map(len, texts)) > MAX_SHOWN_CHARS else 0
-    left, right = (_cut(f"…{text[begin + 1 :]}" if begin else text) for text in texts)
+    shown = (f"…{text[begin + 1 :]}" if begin else text for text in texts)
+    left, right = (text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…" for text in shown)
     return left, right
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"

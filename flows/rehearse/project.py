@@ -8,7 +8,7 @@ original. Nothing of it names a registry or a workspace of the team's.
 
 from __future__ import annotations
 
-import re
+import glob
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,7 +187,7 @@ def draw_subset(
             advice="Check `source.uri`, `source.include` and `source.exclude`.",
         )
     chosen = _chosen(listed)
-    names = {"include": tuple(_literal(file.path) for file in chosen), "exclude": ()}
+    names = {"include": tuple(glob.escape(file.path) for file in chosen), "exclude": ()}
     found = spec.model_copy(update={"uri": root, **({} if len(chosen) == len(listed) else names)})
     share = 1.0 if len(chosen) == len(listed) else _share_of_bytes(chosen, listed)
     message = f"{len(chosen)} of {count(len(listed), 'file')}"
@@ -218,11 +218,6 @@ def _share_of_bytes(chosen: list[ListedFile], listed: list[ListedFile]) -> float
     """Below 1, since some are left out, though they may be empty."""
     part, whole = (1 + sum(file.size_bytes for file in files) for files in (chosen, listed))
     return min(part / whole, 1 - 1 / (1 + whole))
-
-
-def _literal(path: str) -> str:
-    """A glob that matches this path alone."""
-    return re.sub(r"[*?\[]", r"[\g<0>]", path)
 
 
 def _thin_out(spec: SourceSpec, snapshot: Snapshot, base: Path, cache: DigestCache, every: int, folder: Path) -> int:

@@ -135,6 +135,7 @@ class RehearsalRunner:
         rehearsed, share = reports.of_stage(self._events), project.subset.share
         training = pipeline.training.for_rows(round(self._num_rows / share))
         trained_s = sum(float(event["duration_s"]) for event in every if event["event"] in ("step", "checkpoint"))
+        # A rehearsal starts its gang twice, and the real run once.
         launches = max(1, len(leaders))
         training_s = reports.real_training_s(
             training,

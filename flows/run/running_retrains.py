@@ -19,7 +19,8 @@ from headway.data_contracts.store.regular_files import open_regular
 from headway.data_contracts.types.report_text import length
 from headway.tasks.core.run_progress import read_progress
 from headway.tasks.core.stage_records import STAGES
-from headway.training.checkpoint.layout import MANIFEST_NAME, committed_steps
+from headway.training.checkpoint.layout import MANIFEST_NAME, committed_steps, directory_name
+from headway.training.launch.base.gang import attempt_folder
 from headway.training.launch.base.launcher import Handle
 from headway.training.launch.base.process_tree import ALREADY_DEAD, process_state, processes_with
 from headway.training.launch.base.protocol import TOKEN, AttemptFiles, read_json
@@ -89,7 +90,7 @@ def read_running(workspace: Workspace) -> list[RunningRetrain]:
         spool = flow_run / "flow.jsonl"
         with contextlib.suppress(OSError):
             if (begin := _living(spool)) is not None:
-                found.append((float(begin["unix_s"]), _running(workspace, begin, read_events(spool))))
+                found.append((float(begin["unix_s"]), _running(begin, read_events(spool))))
     return [running for _, running in sorted(found, key=lambda each: each[0])]
 
 
@@ -116,7 +117,7 @@ def start_ticks(pid: int) -> int | None:
         return None
 
 
-def _running(workspace: Workspace, begin: Event, events: list[Event]) -> RunningRetrain:
+def _running(begin: Event, events: list[Event]) -> RunningRetrain:
     stage, since_unix_s, waits = "", float(begin["unix_s"]), ""
     run: Event = {}
     for event in events:
@@ -134,6 +135,7 @@ def _running(workspace: Workspace, begin: Event, events: list[Event]) -> Running
     )
     folder = Path(str(run["path"])) if run else None
     problems = [*_stopped("flow", pid)]
+    # While it waits, the run's folder and ranks are another retrain's.
     if folder is None or waits:
         return retrain.model_copy(update={"problems": problems})
     ranks = list(_ranks(folder)) if stage == "launch" else []
@@ -165,14 +167,14 @@ def _newest_checkpoint(checkpoints: Path) -> dict[str, object]:
     # It may expire while we look.
     with contextlib.suppress(OSError):
         if step := max(committed_steps(checkpoints), default=None):
-            written = (checkpoints / f"step-{step:08d}" / MANIFEST_NAME).stat().st_mtime
+            written = (checkpoints / directory_name(step) / MANIFEST_NAME).stat().st_mtime
             return {"checkpoint_step": step, "checkpoint_unix_s": written}
     return {}
 
 
 def _newest_attempt(folder: Path) -> AttemptFiles | None:
     numbers = [int(path.name) for path in entries(folder / "attempts") if path.name.isdigit()]
-    return AttemptFiles(folder / "attempts" / f"{max(numbers):03d}") if numbers else None
+    return AttemptFiles(attempt_folder(folder, max(numbers))) if numbers else None
 
 
 def _ranks(folder: Path) -> Iterator[RankStatus]:
@@ -227,6 +229,7 @@ def _silent_guards(files: AttemptFiles) -> Iterator[ProcessProblem]:
             continue
         silent_s = time.time() - float(vitals.get("unix_s", 0.0))
         pid = int(status.get("guard_pid", 0))
+        # One that is stopped is named as such already.
         if silent_s > GUARD_SILENT_S and process_state(pid) not in STOPPED:
             yield ProcessProblem(
                 role="guard",

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from headway.data_contracts.store.errors import HeadwayError
 from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.types.report_text import count
 from headway.flows.config.windows import WindowsSpec
 from headway.flows.console.console import headed, plain_console, print_table
 from headway.flows.show.estimate import Estimate, estimate
@@ -91,6 +92,7 @@ def make_calendar(pipeline: Pipeline, now: datetime.datetime, ahead: datetime.ti
     require_an_opening(timetable, now)
     until = now + ahead
     days = (now.astimezone(spec.zone).date(), until.astimezone(spec.zone).date())
+    # By the windows alone: schedules know nothing of what people skip or open.
     starts = {each.start for each in Timetable(spec=spec).openings(now, until)}
     return Calendar(
         pipeline=pipeline.spec.pipeline,
@@ -172,7 +174,7 @@ def predict(timetable: Timetable, expected: Estimate, now: datetime.datetime, un
     found = foresee(spec, work, openings)
     given = list(takewhile(lambda each: each.start < until, openings))
     takes = f"The next run takes about {span(sum(each.duration_s for each in work))}{beside}"
-    windows = f"{found.num_openings} {'window' if found.num_openings == 1 else 'windows'}"
+    windows = count(found.num_openings, "window")
     if found.finish is None:
         cause = found.unfinished
         why = "" if cause is None or cause.can_be_cut else f": {cause.stage} needs {span(cause.duration_s)} in one go"
@@ -229,6 +231,7 @@ def print_calendar(calendar: Calendar, console: Console | None = None) -> None:
     for each in calendar.openings:
         table.add_row(
             f"{each.opens:%a %Y-%m-%d %H:%M %z}",
+            # A weekday alone names a day only within the week.
             f"{each.closes:%a %H:%M %z}" if each.closes - each.opens < 6 * DAY else f"{each.closes:%a %Y-%m-%d %H:%M}",
             f"{each.opens_utc:%a %H:%M} to {each.closes_utc:%a %H:%M}",
             span(each.length_s),

@@ -49,6 +49,7 @@ def read_history(workspace_uri: str, model: str) -> History:
     workspace = Workspace.existing(workspace_uri)
     model_refs.require_model(workspace, model)
     decided = list(decisions.decisions(workspace, model))
+    # Oldest first, so that of several numbers of a registration the newest is kept.
     registered = reversed(model_refs.versions(workspace, model))
     numbers = {entry.target: model_refs.version_detail(model, entry).version for entry in registered}
     events = [*_moves(workspace, model, decided, numbers), *_decisions_against(decided, numbers)]
@@ -90,6 +91,7 @@ def _decisions_against(
     decided: Sequence[RecordedDecision], numbers: Mapping[Link, str]
 ) -> Iterator[tuple[float, HistoryEntry]]:
     for entry, evaluated, decision in decided:
+        # Its move of the champion, which tells it, has an entry of its own.
         if decision.promote or decision.override:
             continue
         yield (

@@ -11,6 +11,7 @@ from headway.flows.show.plan import Plan, make_plan
 from headway.flows.show.status import read_status
 from headway.flows.windows.forecast import Work
 from headway.tasks.core.outlook import Outlook
+from headway.training.launch.base.gang import leader_spools
 from headway.training.observe.ledger import SpoolTail
 
 
@@ -70,7 +71,7 @@ def _attempts(workspace: Workspace, pipeline: str) -> Iterator[_Steps]:
         return
     for run in read_status(workspace.uri).runs:
         if run.pipeline == pipeline:
-            for spool in workspace.local_path(f"runs/{run.run}").glob("attempts/*/ledger/rank-0.jsonl"):
+            for spool in leader_spools(workspace.local_path(f"runs/{run.run}")):
                 first, num_steps, last = None, 0, None
                 for event in SpoolTail(spool).stream():
                     if event["event"] == "step":

@@ -123,6 +123,7 @@ def read_status(workspace_uri: str) -> Status:
     here = {path.name for path in entries(workspace.local_root / "runs")}
     documents = (DOCUMENT.fullmatch(name) for name in workspace.names(f"documents/{RunSpec.kind}"))
     described = {name[1][:16]: name[1] for name in documents if name}
+    # A run of another machine may have published no more than its claim.
     there = {name for top in ("runs", lease_records.OWNERS) for name in workspace.names(top)}
     runs = [_run(workspace, name, described.get(name)) for name in sorted(here | there)]
     history = [_history_of(workspace, name) for name in workspace.names(f"refs/{PIPELINES}")]
@@ -157,6 +158,7 @@ def _model(workspace: Workspace, name: str) -> ModelStatus:
     challenger = model_refs.alias_entry(workspace, name, "challenger")
     return ModelStatus(
         model=name,
+        # A registration that has a number in several stores is one version.
         num_versions=len({entry.target for entry in model_refs.versions(workspace, name)}),
         champion=None if champion is None else model_refs.version_of(workspace, name, champion.target),
         challenger=None if challenger is None else model_refs.version_of(workspace, name, challenger.target),

@@ -36,6 +36,7 @@ def new_data(spec: NewData, now: Snapshot, before: Snapshot | None) -> Iterator[
         if limit is None:
             continue
         if before is None:
+            # Over any limit: all of it is new to a pipeline without a model.
             detail = "no retrain on record has finished yet"
             yield TriggerMetric(trigger="new data", what=what, value=None, limit=limit, is_over=True, detail=detail)
             continue

@@ -40,6 +40,7 @@ def foresee(spec: WindowsSpec, work: Sequence[Work], openings: Iterable[Opening]
     left, num_openings = list(work), 0
     for opening in openings:
         useful_s = opening.length_s - spec.margin_s
+        # As the gate does when its time comes.
         if useful_s < spec.min_useful_s:
             continue
         num_openings, spent_s = num_openings + 1, 0.0

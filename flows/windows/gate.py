@@ -59,6 +59,7 @@ def decide(timetable: Timetable, now: datetime.datetime, scheduled: datetime.dat
         return _outside(timetable, now, scheduled, coming)
     deadline = deadline_of(spec, opening)
     useful_s = (deadline - now).total_seconds()
+    # Both: `min_useful_s` may be 0, and a deadline that has passed admits nobody even so.
     if useful_s < spec.min_useful_s or useful_s <= 0:
         reason = (
             f"the window closes at {local(spec, opening.end)}: {max(useful_s, 0):.0f} s are left before the last "

@@ -125,6 +125,7 @@ class TrialsSpec(Frozen):
         distinct: dict[str, tuple[Settings, TrainingSpec]] = {}
         for settings in self._settings():
             wanted = with_settings(training, settings)
+            # By what `training` makes of them: 1 and 1.0 may be the same setting.
             distinct.setdefault(wanted.model_dump_json(), (settings, wanted))
         return tuple(
             Trial(number=number, settings=settings, training=wanted)

@@ -35,7 +35,7 @@ from headway.data_contracts.types.report_text import count
 from headway.tasks.core.run_result import read_result, result_path
 from headway.tasks.prove.registered_copy import Expected, fault_of
 from headway.tasks.registry import mlflow_store, model_refs
-from headway.tasks.registry.model_export import registered_graph
+from headway.tasks.registry.model_export import name_in_model, registered_graph
 from headway.tasks.registry.model_versions import lineage
 from headway.training.checkpoint.layout import checkpoint_path, run_folder, stored_files
 from headway.training.checkpoint.tensor_digest import stored_tensors_sha256
@@ -142,6 +142,7 @@ def _chain(
     may_ask: MayAsk,
     aliases: bool,
 ) -> Iterator[ChainProof]:
+    # First: by them it was found which registration the name means.
     yield from _histories(workspace, name)
     registration = workspace.load(link, Registration)
     yield _document(f"registration of {name} version {version}", link)
@@ -202,7 +203,7 @@ def _data(workspace: Workspace, link: Link) -> Iterator[ChainProof]:
     """Shards, and all that they were made from and evaluated by, but the source's files."""
     shards = workspace.load(link, ShardManifest)
     yield _document("shard manifest", link)
-    yield from _files(workspace, "shards", tuple(shard.file for group in shards.groups for shard in group.shards))
+    yield from _files(workspace, "shards", shards.files)
     fitted = workspace.load(shards.fitted, FittedState)
     yield _document("fitted state", shards.fitted)
     yield from _files(workspace, "encoder", fitted.files)
@@ -336,7 +337,7 @@ def _in_mlflow(
         run=registration.run,
         tags=lineage(workspace, link),
         aliases=dict(_aliases(workspace, name, store)) if check_aliases else {},
-        files={"/".join(file.path.split("/")[3:]): file for file in registration.artifacts},
+        files={name_in_model(file): file for file in registration.artifacts},
     )
     if fault := fault_of(expected):
         return ChainProof(what=where, status="broken", detail=fault)

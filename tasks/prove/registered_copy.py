@@ -110,7 +110,7 @@ def _faults(expected: Expected) -> tuple[str, str]:
             raise
         return f"MLflow has no such version, or not its run: {shortened(str(error), 200)}", ""
     fault = _fault_of_run(expected, run) or _fault_of_tags(expected, made) or _fault_of_aliases(expected, client)
-    fault = fault or _fault_of_overlay(expected, client, run)
+    fault = fault or _fault_of_overlay(client, run)
     return fault, "" if fault else RunsArtifactRepository.get_underlying_uri(made.source, expected.tracking_uri)
 
 
@@ -141,7 +141,7 @@ def _fault_of_aliases(expected: Expected, client: MlflowClient) -> str:
     return ""
 
 
-def _fault_of_overlay(expected: Expected, client: MlflowClient, run: Run) -> str:
+def _fault_of_overlay(client: MlflowClient, run: Run) -> str:
     """Files of a model that MLflow has logged for a run are served in place of the run's own of the same name."""
     condition = f"name = '{mlflow_store.MODEL_FOLDER}'"
     token = None

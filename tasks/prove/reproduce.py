@@ -45,7 +45,7 @@ from headway.training.engine.run_documents import mixed_manifests, training_spec
 from headway.training.evaluation.measures import metric_set_for
 from headway.training.evaluation.statistics import ratio_interval
 from headway.training.frozen.code_archive import environment_here
-from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.base.gang import LaunchSpec, leader_spools
 from headway.training.launch.base.run_lock import owning
 from headway.training.launch.supervise.supervisor import supervise
 from headway.training.observe.ledger import SpoolTail
@@ -217,7 +217,7 @@ def _read_by(workspace: Workspace, run: RunSpec, training: TrainingSpec) -> tupl
     """All files but the starting point's, which are checked when they are brought."""
     own = workspace.load(run.manifest, ShardManifest)
     manifests = (own, *mixed_manifests(workspace, training, own))
-    shards = (shard.file for manifest in manifests for group in manifest.groups for shard in group.shards)
+    shards = (file for manifest in manifests for file in manifest.files)
     return (run.code, run.environment, *workspace.load(run.fitted, FittedState).files, *shards)
 
 
@@ -306,7 +306,7 @@ def _first_step_apart(theirs: Path, ours: Path) -> int | None:
 def _losses(run_dir: Path) -> dict[int, float]:
     """By step; of one that was done twice, the last."""
     found: dict[int, float] = {}
-    for spool in sorted(run_dir.glob("attempts/*/ledger/rank-0.jsonl")):
+    for spool in leader_spools(run_dir):
         found |= {int(event["step"]): event["loss"] for event in SpoolTail(spool).stream() if event["event"] == "step"}
     return found
 

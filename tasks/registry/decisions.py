@@ -46,6 +46,7 @@ def record(workspace: Workspace, decision: Decision, *, version: str, by: str) -
     """Keep a decision, unless the last one of this registration says the same; returns the one that is kept."""
     detail = {"registration": decision.registration.sha256, "version": version, "by": by, "promote": decision.promote}
     while True:
+        # Read first, so that what another writer records after the look below makes the move fail.
         newest = refs.current(workspace, decisions_ref(decision.model))
         last = next(decisions(workspace, decision.model, decision.registration), None)
         if last is not None and last.decision.is_same_decision(decision):

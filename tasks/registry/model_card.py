@@ -5,7 +5,6 @@ Written from documents and refs alone. It speaks of what was decided about the v
 
 from __future__ import annotations
 
-import datetime
 import logging
 
 from headway.data_contracts.store import refs
@@ -22,7 +21,7 @@ from headway.data_contracts.store.documents import (
 from headway.data_contracts.store.errors import HeadwayError, RegistryError
 from headway.data_contracts.store.plain_text import code, markdown, markdown_table
 from headway.data_contracts.store.publication import Workspace
-from headway.data_contracts.types.report_text import count
+from headway.data_contracts.types.report_text import count, moment
 from headway.tasks.registry import decisions, model_refs
 from headway.tasks.registry.decisions import RecordedDecision
 from headway.tasks.registry.evaluation_report import figure, leaderboard_table, shown, slice_table
@@ -185,7 +184,7 @@ def _data(workspace: Workspace, run: RunSpec, receipt: ContractReceipt, report: 
 
 
 def _moment(unix_s: float | None) -> str:
-    return "unknown" if unix_s is None else datetime.datetime.fromtimestamp(unix_s, datetime.UTC).isoformat()
+    return "unknown" if unix_s is None else f"{moment(unix_s)} UTC"
 
 
 def _training(workspace: Workspace, document: Registration, run: RunSpec) -> list[str]:

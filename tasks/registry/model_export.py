@@ -42,6 +42,11 @@ def export_graph(context: RunContext, launch: LaunchSpec, candidate: Candidate) 
     return run_dir
 
 
+def name_in_model(file: StoredFile) -> str:
+    """A registered file's name below the model's own folder, `models/NAME/CHECKPOINT`."""
+    return "/".join(file.path.split("/")[3:])
+
+
 def registered_graph(registration: Registration) -> StoredFile:
     """Raises `IntegrityError`: the registration names none."""
     for file in registration.artifacts:

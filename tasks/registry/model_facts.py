@@ -16,7 +16,7 @@ from headway.data_contracts.store.errors import ConfigError, IntegrityError, sho
 from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.strict_yaml import parse_yaml
-from headway.tasks.registry.model_export import registered_graph
+from headway.tasks.registry.model_export import name_in_model, registered_graph
 from headway.tasks.registry.promotion_decision import Subject
 from headway.tasks.registry.promotion_spec import PromotionSpec
 from headway.training.graph_check.safe_graph import require_safe_graph
@@ -129,7 +129,7 @@ def latency_of(workspace: Workspace, registration: Registration) -> float:
 def _read(workspace: Workspace, registration: Registration, name: str) -> bytes | None:
     """A registered file by its name in the model's folder, its digest checked; None where there is no such file."""
     for file in registration.artifacts:
-        if file.path.split("/")[3:] == name.split("/"):
+        if name_in_model(file) == name:
             return workspace.read_stored(file)
     return None
 

@@ -113,6 +113,7 @@ def previous_champion(model: str, history: list[RefEntry]) -> Link | None:
     stack: list[Link] = []
     for entry in history:
         if champion_detail(model, entry).how == "rollback" and entry.target in stack:
+            # So that a second rollback goes further back, and not forth again.
             del stack[stack.index(entry.target) + 1 :]
         else:
             stack = [link for link in stack if link != entry.target] + [entry.target]
@@ -212,6 +213,7 @@ def prove_histories(workspace: Workspace, model: str) -> int:
     Raises:
         IntegrityError: a move is gone or damaged, or says other than the moves before it or the versions.
     """
+    # Several for one registration: in each MLflow store it has a number of its own.
     numbers: dict[Link, set[str]] = {}
     entries = refs.history(workspace, versions_ref(model))
     num_moves = len(entries) + len(refs.history(workspace, retired_ref(model)))

@@ -28,6 +28,7 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.registry import mlflow_store, model_refs
 from headway.tasks.registry.file_lock import holding
 from headway.tasks.registry.mlflow_tables import MlflowTables, StoredVersion, mlflow_tables
+from headway.tasks.registry.model_export import name_in_model
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -158,7 +159,7 @@ class ModelVersions:
         folder = self.context.scratch / "registered" / document.sha256
         for file in document.artifacts:
             data = workspace.read_stored(file)  # which refuses a path that leads elsewhere
-            target = folder / "/".join(file.path.split("/")[3:])
+            target = folder / name_in_model(file)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
         self.client.log_artifacts(run_id, str(folder), mlflow_store.MODEL_FOLDER)

@@ -85,6 +85,7 @@ def _same_data(report: EvaluationReport, subject: Subject) -> PromotionCheck:
 
 
 def _baseline(report: EvaluationReport, subject: Subject) -> PromotionCheck:
+    # A champion that came after the report counts as well: `_champion` refuses it, whatever the baseline says.
     if report.compared_with is not None or subject.champion is not None:
         return PromotionCheck(
             name="baseline", status="not evaluated", detail="a challenger is held against the champion"
@@ -147,6 +148,7 @@ def examples_needed(gain: Interval, margin: float, num_examples: int) -> int | N
 
 
 def _more(needed: int) -> str:
+    # Two digits, rounded up: it is an estimate from one sample.
     digits = 10 ** max(0, len(str(needed)) - 2)
     needed = -(-needed // digits) * digits
     return f"About {needed:,} held-out examples would tell: raise shards.heldout_fraction, or add rows"
@@ -202,6 +204,7 @@ def _slices(limits: SliceLimits | None, report: EvaluationReport, subject: Subje
     suffix = f"; {small} not evaluated: no comparison, or fewer than {limits.min_examples} examples" if small else ""
     if not large:
         return PromotionCheck(name="slices", status="not evaluated", detail=f"none is large enough{suffix}")
+    # By the better end, since that is what is held against the limit.
     worst = min(large, key=lambda name: large[name].high)
     # Only where the whole interval is worse: chance alone makes some slice look worse each time.
     lost = sorted(name for name, gain in large.items() if gain.high < -limits.may_lose)
@@ -225,6 +228,7 @@ def _shadow(policy: PromotionSpec, report: EvaluationReport, subject: Subject) -
         return
     size, compared = report.slice_sizes.get(shadow.slice, 0), report.comparison
     difference = None if compared is None else compared.slices.get(shadow.slice)
+    # Too few fail here, where other slices are passed by: the policy asks for this very one.
     if difference is None or size < shadow.min_examples:
         known = "" if size else f"; there are {', '.join(report.slices) or 'none'}"
         detail = (

@@ -15,6 +15,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.candidate import Candidate
 from headway.training.checkpoint.layout import run_folder
 from headway.training.evaluation.outputs import Outputs
+from headway.training.launch.base.gang import leader_spools
 from headway.training.observe.ledger import SpoolTail
 
 MAX_POINTS = 500
@@ -102,9 +103,7 @@ def _recorded_steps(workspace: Workspace, candidate: Candidate) -> tuple[dict[in
 
 
 def _events(workspace: Workspace, run: Link) -> Iterator[dict[str, Any]]:
-    attempts = workspace.local_path(f"{run_folder(run)}/attempts")
-    spools = [spool for spool in attempts.glob("*/ledger/rank-0.jsonl") if spool.parent.parent.name.isdecimal()]
-    for spool in sorted(spools, key=lambda each: int(each.parent.parent.name)):
+    for spool in leader_spools(workspace.local_path(run_folder(run))):
         yield from SpoolTail(spool).stream()
 
 

@@ -144,6 +144,7 @@ def _area_curves(found: ClassFigures, outputs: Outputs, names: Sequence[str]) ->
     for place, number in enumerate(numbers):
         name = names[number] if number < len(names) else f"class {number}"
         curve = curve_of(*chosen.of(number))
+        # Evenly spread, both ends among them; fewer points than that repeat, and are drawn once.
         some = np.unique(np.linspace(0, len(curve.recall) - 1, MAX_CURVE_POINTS).astype(int))
         points = [values[some].tolist() for values in curve]
         roc.line(list(zip(points[0], points[1], strict=True)), colour(place), title=name)
@@ -232,6 +233,7 @@ def _true_and_predicted(outputs: Outputs, target: str) -> str:
 
 def _residuals(outputs: Outputs, target: str) -> str:
     error = outputs.predicted - outputs.label
+    # Not from the least to the greatest: one outlier would leave all others in a single bar.
     low, high = float(np.quantile(error, 0.005)), float(np.quantile(error, 0.995))
     if not high > low:
         low, high = low - max(abs(low), 1.0) / 2, high + max(abs(high), 1.0) / 2
@@ -253,6 +255,7 @@ def _residuals(outputs: Outputs, target: str) -> str:
 
 
 def _by_band(found: NumberFigures, target: str) -> str:
+    # Halved first: the sum of two large numbers may be infinite.
     middles = [each.low / 2 + each.high / 2 for each in found.bands]
     values = [end for each in found.bands for end in (each.mean_error.low, each.mean_error.high)]
     x, y = Axis.over(f"true {target}, by quantile", middles), Axis.over("mean error", [0.0, *values])

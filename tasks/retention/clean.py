@@ -27,7 +27,7 @@ from headway.tasks.retention.reachability import (
     live_set,
     oldest_session_unix_s,
 )
-from headway.tasks.retention.reference_graph import GROUP_RECORD, ReferenceReader
+from headway.tasks.retention.reference_graph import GROUP_RECORD
 from headway.training.launch.base import run_lock
 
 SETTLE_S = 2.0
@@ -71,9 +71,7 @@ def plan(workspace: Workspace, *, older_than_s: float, keep_last: int, now_unix_
     if session_unix_s is not None:
         limit_unix_s = min(limit_unix_s, session_unix_s)
     policy = RetentionPolicy(limit_unix_s=limit_unix_s, keep_last=keep_last)
-    return CleanPlan(
-        policy=policy, live_set=live_set(workspace, policy, ReferenceReader(workspace)), here=_here(workspace, policy)
-    )
+    return CleanPlan(policy=policy, live_set=live_set(workspace, policy), here=_here(workspace, policy))
 
 
 def sweep(workspace: Workspace, found: CleanPlan, *, settle_s: float = SETTLE_S) -> list[FileEntry]:
@@ -96,12 +94,12 @@ def sweep(workspace: Workspace, found: CleanPlan, *, settle_s: float = SETTLE_S)
 
     with holding(workspace.local_path("locks/clean.lock"), within_s=OTHER_CLEANING_WITHIN_S):
         # Somebody may have renewed a record between two looks: what it names stays then.
-        again = live_set(workspace, found.policy, ReferenceReader(workspace))
+        again = live_set(workspace, found.policy)
         records = [path for path in again.order if path in may_go and _finds_others(path)]
         remove(records)
         if records:
             time.sleep(settle_s)
-            again = live_set(workspace, found.policy, ReferenceReader(workspace))
+            again = live_set(workspace, found.policy)
         remove(path for path in again.order if path in may_go)
         for file in found.here:
             with contextlib.suppress(FileNotFoundError):

@@ -15,12 +15,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.data_contracts.store.documents import Link, RunSpec
+from headway.data_contracts.store.documents import RunSpec
 from headway.data_contracts.store.folder_store import FileEntry, FolderStore
 from headway.data_contracts.store.leftovers import MACHINE, STAGING_SUFFIX, is_held
 from headway.data_contracts.store.places import entries
 from headway.data_contracts.store.publication import Workspace
-from headway.data_contracts.store.published_files import document_path
 from headway.data_contracts.store.references import reached, removal_order
 from headway.tasks.core.lease_records import OWNERS, is_leased
 from headway.tasks.registry.retirement import retired_registrations
@@ -74,7 +73,7 @@ class LiveSet:
     """What may go, whatever names a file before the file."""
 
 
-def live_set(workspace: Workspace, policy: RetentionPolicy, reader: ReferenceReader) -> LiveSet:
+def live_set(workspace: Workspace, policy: RetentionPolicy) -> LiveSet:
     """Look at every file, and tell what stays from what may go; nothing is changed.
 
     Raises:
@@ -82,25 +81,18 @@ def live_set(workspace: Workspace, policy: RetentionPolicy, reader: ReferenceRea
     """
     # Refs are listed as roots; no entry of theirs is ever removed.
     listed = {file.path: file for top in (*KINDS, "refs") for file in workspace.files(top)}
-    needs = ReferenceGraph(listed, reader, retired_registrations(workspace))
+    reader = ReferenceReader(workspace)
+    graph = ReferenceGraph(listed, reader, retired_registrations(workspace))
     roots = {path: reason for path, reason in _roots(workspace, listed, policy, reader) if path in listed}
-    why = reached(roots, needs.of)
+    why = reached(roots, graph.of)
     for path in listed:
-        if path not in why and _finds(path, listed[path], listed, why, reader):
-            why[path] = "all that it names stays"
+        if path not in why and path.startswith("stages/"):
+            references = reader.read(path).references
+            named = {*references.paths, *references.documents}
+            if named and named <= why.keys():
+                why[path] = "all that it names stays"
     garbage = {path for path in listed if path not in why}
-    return LiveSet(listed=listed, why=why, order=removal_order(garbage, needs.references_of))
-
-
-def _finds(
-    path: str, file: FileEntry, listed: Mapping[str, FileEntry], why: Mapping[str, str], reader: ReferenceReader
-) -> bool:
-    """Whether a record still leads to all that it was written for."""
-    if not path.startswith("stages/"):
-        return False
-    references = reader.references(file)
-    named = [*references.paths, *(document_path(Link(kind=kind, sha256=sha256)) for kind, sha256 in references.links)]
-    return bool(named) and all(each in listed and each in why for each in named)
+    return LiveSet(listed=listed, why=why, order=removal_order(garbage, graph.references_of))
 
 
 def _roots(
@@ -125,7 +117,7 @@ def _roots(
             yield from ((file.path, reason) for file in files)
             yield document, reason  # "" is no file
         if document and f"{folder}/{RESULT_NAME}" in listed:
-            finished[reader.pipeline(document)].append((newest_unix_s, folder))
+            finished[str(reader.read(document).fields.get("pipeline", ""))].append((newest_unix_s, folder))
     for pipeline, runs in finished.items():
         for _, folder in sorted(runs, reverse=True)[: policy.keep_last]:
             reason = f"one of the last {policy.keep_last} finished runs of {pipeline}"

@@ -7,21 +7,22 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from headway.data_contracts.store import refs
 from headway.data_contracts.store.digests import sha256_bytes, sha256_of
 from headway.data_contracts.store.documents import CheckpointManifest, Json, Link, Registration, RunSpec
 from headway.data_contracts.store.errors import IntegrityError
-from headway.data_contracts.store.folder_store import FileEntry
 from headway.data_contracts.store.leftovers import STAGING_SUFFIX
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import document_path
 from headway.data_contracts.store.references import DIGEST, References, references_in
 from headway.tasks.core.lease_records import OWNERS
 from headway.tasks.ownership.pipeline_history import PipelineEvent
-from headway.training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, checkpoint_path, directory_name, run_folder
+from headway.training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, checkpoint_path, run_folder
 
 GROUP_RECORD = "group.json"
+_FIELDS = {"pipeline", "run", "step", "registration"}
 _HISTORY = f"documents/{PipelineEvent.kind}/"
 NO_NAMES = References(digests=frozenset(), paths=frozenset(), links=frozenset())
 SHORT = re.compile(r"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])")
@@ -30,82 +31,45 @@ OF_CHECKPOINT = re.compile(r"runs/[0-9a-f]{16}/checkpoints/[^/]+(?=/)")
 ADVICE = "Nothing was deleted: what it names cannot be known. Put it back from a copy, then clean again."
 
 
-@dataclass
+class FileReferences(NamedTuple):
+    """What a document, record or entry of a ref says of others."""
+
+    references: References = NO_NAMES
+    fields: Mapping[str, Json] = {}
+    """Of those by which something is found beside it."""
+    fault: str = ""
+
+
 class ReferenceReader:
-    """Reads what files name; remembers it for as long as a file stays the same."""
+    """Reads what files name, each file once."""
 
-    workspace: Workspace
-    _known: dict[FileEntry, References] = field(default_factory=dict)
-    _bad: dict[FileEntry, str] = field(default_factory=dict)
-    _values: dict[str, Json] = field(default_factory=dict)
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._records: dict[str, FileReferences] = {}
 
-    def references(self, file: FileEntry) -> References:
-        """What a document, record or ref entry names; nothing for any other file, or a bad one."""
-        if file not in self._known:
-            self._known[file] = self._read(file) if _names_others(file.path) else NO_NAMES
-        return self._known[file]
+    def read(self, path: str) -> FileReferences:
+        """Nothing of a file that names no other, or that cannot be read."""
+        if path not in self._records:
+            self._records[path] = self._read(path) if _names_others(path) else FileReferences()
+        return self._records[path]
 
-    def require_whole(self, file: FileEntry) -> None:
-        """Raises `IntegrityError`: a document or ref entry that stays, and what else would have to cannot be read."""
-        self.references(file)
-        if file in self._bad and file.path.startswith(("documents/", "refs/")):
-            raise IntegrityError(self._bad[file], where=file.path, advice=ADVICE)
-
-    def is_bad(self, file: FileEntry) -> bool:
-        self.references(file)
-        return file in self._bad
-
-    def _read(self, file: FileEntry) -> References:
-        data = self.workspace.read_if_there(file.path)
+    def _read(self, path: str) -> FileReferences:
+        fields: Mapping[str, Json] = {}
+        data = self._workspace.read_if_there(path) or b""
         try:
-            if data is None:
-                raise ValueError
             value = json.loads(data)
-            references = _of_history(references_in(value)) if file.path.startswith(_HISTORY) else references_in(value)
-            is_same = (
-                sha256_bytes(data) == own_digest(file.path)
-                if file.path.startswith("documents/")
-                # The name of a ref's entry is a number, so that it holds its own digest.
-                else not file.path.startswith("refs/")
-                or value["sha256"] == sha256_of({name: each for name, each in value.items() if name != "sha256"})
-            )
+            fields = {name: value[name] for name in _FIELDS & value.keys()}
+            references = references_in(value)
+            # The name of a ref's entry is a number, so that it holds its own digest.
+            if path.startswith("refs/"):
+                is_same = value["sha256"] == sha256_of({name: each for name, each in value.items() if name != "sha256"})
+            else:
+                is_same = not path.startswith("documents/") or sha256_bytes(data) == own_digest(path)
         # JSON that is nested deep enough exhausts Python's stack.
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-            self._bad[file] = "not a readable document."
-            return NO_NAMES
-        if not is_same:
-            self._bad[file] = "its content differs from its digest."
-        return references
-
-    def pipeline(self, run: str) -> str:
-        """Of a run's document; empty where it cannot be read."""
-        return str(self._field(run, "pipeline") or "")
-
-    def step(self, result: str) -> int | None:
-        """The last step of a finished run."""
-        step = self._field(result, "step")
-        return step if isinstance(step, int) else None
-
-    def registration(self, decision: str) -> str | None:
-        """Digest of what was decided about."""
-        found = self._field(decision, "registration")
-        return str(found.get("sha256")) if isinstance(found, dict) else None
-
-    def checkpoint(self, document: str) -> str | None:
-        """The folder of the files that a checkpoint's document describes."""
-        run, step = self._field(document, "run"), self._field(document, "step")
-        if not isinstance(run, dict) or not isinstance(step, int):
-            return None
-        return checkpoint_path(run_folder(Link(kind=RunSpec.kind, sha256=run["sha256"])), step)
-
-    def _field(self, path: str, name: str) -> Json:
-        if path not in self._values:
-            value: Json = None
-            with contextlib.suppress(ValueError, RecursionError):
-                value = json.loads(self.workspace.read_if_there(path) or b"null")
-            kept = ("pipeline", "run", "step", "registration")
-            self._values[path] = {each: value.get(each) for each in kept} if isinstance(value, dict) else {}
-        return self._values[path].get(name)
+            return FileReferences(fields=fields, fault="not a readable document.")
+        fault = "" if is_same else "its content differs from its digest."
+        return FileReferences(_of_history(references) if path.startswith(_HISTORY) else references, fields, fault)
 
 
 def _names_others(path: str) -> bool:
@@ -115,9 +79,8 @@ def _names_others(path: str) -> bool:
 
 def _of_history(references: References) -> References:
     """What happened to a pipeline keeps what it links to: the words of a failure may name what is damaged, or gone."""
-    return References(
-        digests=frozenset(sha256 for _, sha256 in references.links), paths=frozenset(), links=references.links
-    )
+    digests = frozenset(link.sha256 for link in references.links)
+    return References(digests=digests, paths=frozenset(), links=references.links)
 
 
 def _is_result(path: str) -> bool:
@@ -132,7 +95,7 @@ def own_digest(path: str) -> str:
 class ReferenceGraph:
     """What each file needs, by the listing of all."""
 
-    def __init__(self, listed: Mapping[str, FileEntry], reader: ReferenceReader, retired: Collection[str] = ()) -> None:
+    def __init__(self, listed: Collection[str], reader: ReferenceReader, retired: Collection[str] = ()) -> None:
         self._listed, self._reader, self._retired = listed, reader, retired
         self._by_digest: dict[str, list[str]] = defaultdict(list)
         self._by_short: dict[str, list[str]] = defaultdict(list)
@@ -150,27 +113,27 @@ class ReferenceGraph:
 
     def references_of(self, path: str) -> Iterator[str]:
         """Files whose names it says, itself left out."""
-        file = self._listed.get(path)
-        if file is None:
+        if path not in self._listed:
             return
         if (kept := self._of_retired(path)) is not None:
             yield from kept
             return
-        references = self._reader.references(file)
+        references = self._reader.read(path).references
         for digest in references.digests:
             yield from (each for each in self._by_digest.get(digest, ()) if each != path)
         yield from (each for each in references.paths if each in self._listed and each != path)
-        if path.startswith(f"documents/{CheckpointManifest.kind}/"):
-            yield from self._by_checkpoint.get(self._reader.checkpoint(path) or "", ())
+        if path.startswith(f"documents/{CheckpointManifest.kind}/") or _is_result(path):
+            yield from self._by_checkpoint.get(self._checkpoint_folder(path), ())
         elif OF_CHECKPOINT.match(path) and path.endswith(f"/{MANIFEST_NAME}"):
             yield from (each for each in self._by_checkpoint[path.rpartition("/")[0]] if each != path)
-        elif _is_result(path):
-            yield from self._last_checkpoint(path)
 
-    def _last_checkpoint(self, result: str) -> list[str]:
-        step = self._reader.step(result)
-        folder = result.rpartition("/")[0]
-        return [] if step is None else self._by_checkpoint.get(f"{folder}/checkpoints/{directory_name(step)}", [])
+    def _checkpoint_folder(self, path: str) -> str:
+        """Of the checkpoint that a document describes, or a run's result names; empty where it cannot be read."""
+        fields = self._reader.read(path).fields
+        with contextlib.suppress(ValueError, TypeError):
+            run = path.rpartition("/")[0] if _is_result(path) else run_folder(Link.model_validate(fields.get("run")))
+            return checkpoint_path(run, fields["step"])
+        return ""
 
     def of(self, path: str) -> Iterator[str]:
         """What stays because this file does.
@@ -178,22 +141,27 @@ class ReferenceGraph:
         Raises:
             IntegrityError: a document is damaged, or one that it links to is gone.
         """
-        file = self._listed.get(path)
-        if file is None:
+        if path not in self._listed:
             return
-        if not self._is_superseded(path):
-            self._reader.require_whole(file)
-        if (kept := self._of_retired(path)) is not None:
-            yield from kept
-            return
-        self._require_linked(path, file)
+        is_retired = self._of_retired(path) is not None
+        self._require_whole(path, is_retired)
         yield from self.references_of(path)
-        if path.startswith("documents/"):
+        if path.startswith("documents/") and not is_retired:
             digest = own_digest(path)
             yield from self._by_short.get(digest[:16], ())
             if path.startswith(f"documents/{RunSpec.kind}/"):
                 result = f"{run_folder(Link(kind=RunSpec.kind, sha256=digest))}/{RESULT_NAME}"
                 yield from (each for each in (result,) if each in self._listed)
+
+    def _require_whole(self, path: str, is_retired: bool) -> None:
+        if not path.startswith(("documents/", "refs/")):
+            return
+        record = self._reader.read(path)
+        if record.fault and not self._is_superseded(path):
+            raise IntegrityError(record.fault, where=path, advice=ADVICE)
+        for link in () if is_retired else record.references.links:
+            if document_path(link) not in self._listed:
+                raise IntegrityError(f"names {link.short}, which is gone.", where=path, advice=ADVICE)
 
     def _of_retired(self, path: str) -> list[str] | None:
         """What stays of a retired version: its registration, what was decided about it, and its card, for the history;
@@ -201,9 +169,9 @@ class ReferenceGraph:
         if not self._retired or not path.startswith(("refs/models/", "documents/")):
             return None
         if not path.startswith("refs/"):
-            return self._cards(own_digest(path)) if self._is_of_retired(path) else None
-        links = self._reader.references(self._listed[path]).links
-        targets = [document_path(Link(kind=kind, sha256=sha256)) for kind, sha256 in links]
+            cards = (each for each in self._by_short.get(own_digest(path)[:16], ()) if each.startswith("cards/"))
+            return [*cards] if self._is_of_retired(path) else None
+        targets = self._reader.read(path).references.documents
         if not any(self._is_of_retired(target) for target in targets):
             return None
         return [target for target in targets if target in self._listed]
@@ -211,10 +179,10 @@ class ReferenceGraph:
     def _is_of_retired(self, document: str) -> bool:
         if document.startswith(f"documents/{Registration.kind}/"):
             return own_digest(document) in self._retired
-        return document.startswith("documents/decision/") and self._reader.registration(document) in self._retired
-
-    def _cards(self, digest: str) -> list[str]:
-        return [each for each in self._by_short.get(digest[:16], ()) if each.startswith("cards/")]
+        if not document.startswith("documents/decision/"):
+            return False
+        found = self._reader.read(document).fields.get("registration")
+        return isinstance(found, dict) and str(found.get("sha256")) in self._retired
 
     def _is_superseded(self, path: str) -> bool:
         """Whether an entry of a ref is history alone: a pipeline continues after a damaged one, a model does not."""
@@ -222,11 +190,4 @@ class ReferenceGraph:
         number = name.removesuffix(".json")
         if not path.startswith("refs/") or path.startswith("refs/models/") or not number.isdigit():
             return False
-        return f"{folder}/{int(number) + 1:08d}.json" in self._listed
-
-    def _require_linked(self, path: str, file: FileEntry) -> None:
-        if not path.startswith(("documents/", "refs/")):
-            return
-        for kind, sha256 in self._reader.references(file).links:
-            if DIGEST.fullmatch(sha256) and document_path(Link(kind=kind, sha256=sha256)) not in self._listed:
-                raise IntegrityError(f"names {kind} {sha256[:12]}, which is gone.", where=path, advice=ADVICE)
+        return refs.entry_path(folder, int(number) + 1) in self._listed

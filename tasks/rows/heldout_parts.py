@@ -154,6 +154,7 @@ def parts_of(
         return found[places_of_examples(shards, HELDOUT, examples)] if packed and examples is not None else found
 
     is_apart = within(apart)
+    # Each look reads the source, and mostly nothing ranked before.
     ranks = is_apart if fraction == apart else within(fraction)
     parts = Parts(ranking=np.flatnonzero(ranks).tolist(), evaluation=np.flatnonzero(~is_apart).tolist())
     if not parts.evaluation or (share and not parts.ranking):

@@ -109,6 +109,7 @@ def _quarters(values: pa.Array) -> Iterable[str]:
     """From the smallest to the largest value, named by the least and the greatest of each."""
     shown = [None if _is_missing(value) else value for value in values.to_pylist()]
     known = sorted(value for value in shown if value is not None)
+    # Bounds are values that occur, not means of two: names show them, and equal values fall into one quarter.
     places = [math.floor(share * (len(known) - 1)) for share in (0.25, 0.5, 0.75)]
     bounds = [known[place] for place in places]
     ends = [known[0], *bounds, known[-1]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -41,7 +42,7 @@ def written(out: Path, schema: pa.Schema, *, overwrite: bool) -> Iterator[Write]
         EnvironmentProblem: it cannot be written.
     """
     # What predictions that were killed left here.
-    for left in out.parent.glob(f".{_literal(out.name)}.{MACHINE}-*{STAGING_SUFFIX}"):
+    for left in out.parent.glob(f".{glob.escape(out.name)}.{MACHINE}-*{STAGING_SUFFIX}"):
         discard_if_abandoned(left)
     try:
         # The writer is the inner one: it is closed before the file gets its name.
@@ -87,10 +88,6 @@ def _json_values(column: pa.Array) -> list[Any]:
     texts = column.cast(pa.string()).to_pylist()
     values = (None if text is None else float(text) for text in texts)
     return [value if value is not None and math.isfinite(value) else None for value in values]
-
-
-def _literal(name: str) -> str:
-    return "".join(f"[{each}]" if each in "*?[" else each for each in name)
 
 
 def _exists(out: Path) -> ConfigError:

@@ -125,6 +125,7 @@ def _columns(
 ) -> dict[str, pa.DataType]:
     """Types of columns that the file has, the needed ones among them: what values are, or the model wants of them."""
     if spec.format == "parquet":
+        # As values are stored: no model was fitted to an extension type, such as that of a UUID.
         with reading(file), pq.ParquetFile(path, arrow_extensions_enabled=False) as rows:
             schema = rows.schema_arrow
             require_readable(pa.schema([(name, pa.null()) for name in schema.names]), fitted_types)

@@ -322,6 +322,7 @@ def page_facts(bench: ScoringHarness, run: RunSpec, report: EvaluationReport) ->
     if (against := report.compared_with) is not None:
         link = workspace.load(against, Registration).evaluation
         beside.append(("The champion's evaluation", evaluation_page(link), link.short))
+    # Relative to the page, which lies in `reports` itself.
     pages = [(name, path.removeprefix("reports/"), text) for name, path, text in beside if workspace.exists(path)]
     has_outputs = report.outputs is not None
     return PageFacts(

@@ -46,7 +46,7 @@ from headway.training.config.training_spec import TrainingSpec, batch_line, can_
 from headway.training.engine.run_documents import data_shape, mixed_manifests
 from headway.training.frozen.code_archive import freeze_code, freeze_environment
 from headway.training.frozen.recipe_check import may_name_matrices
-from headway.training.launch.base.gang import Gang, LaunchSpec
+from headway.training.launch.base.gang import Gang, LaunchSpec, leader_spools
 from headway.training.launch.base.retry_budget import AttemptRecords
 from headway.training.observe.ledger import SpoolTail
 from headway.training.recipes.built_in import model_fields
@@ -70,7 +70,8 @@ def launch(context: RunContext, training: TrainingSpec, spec: LaunchSpec, manife
             context.ledger.event("run.not_continued", message=left)
         # Before a rank starts: should this machine die, the next window knows which run to continue.
         current_run.start(context, link.sha256)
-    return _trained(context, training, spec, settled, tracking_uri)
+    with current_run.abandoning_on_failure(context):
+        return train(context, training, spec, settled, tracking_uri)
 
 
 @stage_task(name="launch", task_run_name="carry on training {context.pipeline}")
@@ -91,19 +92,12 @@ def continue_run(context: RunContext, spec: LaunchSpec, cut: Link, tracking_uri:
                 where=context.pipeline,
                 advice="It is given up: the next retrain takes the newest data.",
             ) from error
-    context.ledger.event("run.carried_on", message=f"run {name}, started before, on its own code and data")
-    return _trained(context, training, spec, ResolvedStart(run, ""), tracking_uri)
+        context.ledger.event("run.carried_on", message=f"run {name}, started before, on its own code and data")
+        return train(context, training, spec, ResolvedStart(run, ""), tracking_uri)
 
 
 def num_training_rows(context: RunContext, manifest: Link) -> int:
     return context.workspace.load(manifest, ShardManifest).num_rows(TRAIN)
-
-
-def _trained(
-    context: RunContext, training: TrainingSpec, spec: LaunchSpec, settled: ResolvedStart, tracking_uri: str
-) -> Link:
-    with current_run.abandoning_on_failure(context):
-        return train(context, training, spec, settled, tracking_uri)
 
 
 def train(
@@ -276,9 +270,7 @@ def _num_steps(run_dir: Path, since_unix_s: float) -> int | None:
     None where that cannot be read: it is for plans alone.
     """
     try:
-        spools = [
-            spool for spool in run_dir.glob("attempts/*/ledger/rank-0.jsonl") if spool.stat().st_mtime >= since_unix_s
-        ]
+        spools = [spool for spool in leader_spools(run_dir) if spool.stat().st_mtime >= since_unix_s]
         # Spools are read from their start, and a resumed attempt's holds steps of an earlier flow run.
         events = (event for spool in spools for event in SpoolTail(spool).stream())
         return sum(1 for event in events if event["event"] == "step" and event["unix_s"] >= since_unix_s)

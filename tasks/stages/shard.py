@@ -239,7 +239,7 @@ def shards_under(
             digests=context.digests,
             on_group=on_group,
         )
-        return StageOutput(document=manifest, files=tuple(s.file for group in manifest.groups for s in group.shards))
+        return StageOutput(document=manifest, files=manifest.files)
 
     return find_or_make(context, "shard", inputs, make, span=span)
 

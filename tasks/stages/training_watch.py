@@ -11,6 +11,7 @@ from headway.data_contracts.types.report_text import length
 from headway.tasks.core.artifacts import ProgressBar, artifact_key
 from headway.tasks.core.context import RunContext
 from headway.tasks.registry.track import SUMMARY
+from headway.training.launch.base.gang import leader_spools
 from headway.training.launch.base.retry_budget import AttemptRecords
 from headway.training.observe.ledger import Event, SpoolTail
 from headway.training.observe.step_summary import summarise_steps
@@ -31,7 +32,7 @@ class TrainingWatch:
         """Args:
         joins_in: whether the newest attempt, if it has not ended, continues, and is reported from its first step.
         """
-        self._context, self._attempts, self._facts, self._ship = context, run_dir / "attempts", facts, ship
+        self._context, self._run_dir, self._facts, self._ship = context, run_dir, facts, ship
         self._tails: dict[Path, SpoolTail] = {}
         self._pace = Pace()
         key = artifact_key(context.pipeline, "training", str(facts.get("trial", "")))
@@ -39,14 +40,11 @@ class TrainingWatch:
         # One whose supervisor was killed never ends on record: of those that have not, only the newest can continue.
         newest = AttemptRecords(run_dir).all()[-1:] if joins_in else []
         running = {record.attempt for record in newest if record.end_unix_s is None}
-        self._old = {spool for spool in self._spools() if int(spool.parent.parent.name) not in running}
+        self._old = {spool for spool in leader_spools(self._run_dir) if int(spool.parent.parent.name) not in running}
         self._step: int | None = None
 
-    def _spools(self) -> list[Path]:
-        return sorted(self._attempts.glob("*/ledger/rank-0.jsonl"))
-
     def poll(self) -> int | None:
-        for spool in self._spools():
+        for spool in leader_spools(self._run_dir):
             if spool in self._old:
                 continue
             # A tail remembers how far it has read, so that an event is relayed once.

@@ -212,7 +212,7 @@ def _scored(bench: ScoringHarness, spec: EvaluationSpec, results: TrialResult) -
         checkpoint = context.workspace.publish_document(final_checkpoint(context, results.run)[1])
         inputs = {
             "checkpoint": checkpoint.sha256,
-            "spec": _what_ranks(spec),
+            "spec": {"ranking_share": spec.ranking_share, **spec.resampling},
             "code": code_version(*CODE),
             "libraries": {name: version(name) for name in ("numpy", "torch")},
         }
@@ -223,10 +223,6 @@ def _scored(bench: ScoringHarness, spec: EvaluationSpec, results: TrialResult) -
             raise
         return _failed(context, results, error)
     return replace(results, score=context.workspace.load(link, TrialScore))
-
-
-def _what_ranks(spec: EvaluationSpec) -> dict[str, object]:
-    return {"ranking_share": spec.ranking_share, **spec.resampling}
 
 
 def _score(bench: ScoringHarness, spec: EvaluationSpec, checkpoint: Link) -> StageOutput:

@@ -14,26 +14,26 @@ from typing import Any
 import torch
 
 from headway.data_contracts.store.digests import canonical_json, sha256_of
-from headway.data_contracts.store.documents import CheckpointManifest, Link, Registration, ShardManifest, StoredFile
+from headway.data_contracts.store.documents import Registration, ShardManifest
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import document_path
+from headway.data_contracts.store.references import reached
 from headway.tasks.registry import champion, mlflow_store
 from headway.tasks.registry.model_versions import ModelVersions
+from headway.tasks.retention.reachability import KINDS
+from headway.tasks.retention.reference_graph import GROUP_RECORD, ReferenceGraph, ReferenceReader
 from headway.training.checkpoint.layout import (
     RESULT_NAME,
     RunResult,
-    checkpoint_path,
     directory_name,
     run_folder,
-    stored_files,
 )
-from headway.training.checkpoint.save import save_checkpoint
 from headway.training.frozen.result import tensors_sha256
 from headway.training.programs.export import write_graph
 from tests.e2e.project import let_go_of_databases
 from tests.tasks.conftest import MLMODEL, MODEL, make_context, report_on
 from tests.tasks.past_work import Made, Maker
-from tests.training.checkpoint.conftest import make_content, run_in_gang
+from tests.training.checkpoint.conftest import make_content, run_in_gang, save_checkpoint
 
 CHAMPION, CHALLENGER, VERSIONS = (f"refs/models/{MODEL}/{name}" for name in ("champion", "challenger", "versions"))
 Verify = Callable[..., tuple[int, dict[str, Any]]]
@@ -130,43 +130,19 @@ class Forge:
         database.close()
 
     def claimed(self) -> list[str]:
-        """Every file that the proof of the champion reads, found by walking its documents."""
+        """Every file that the champion's proof reads: what a cleaning keeps for it, but for what no proof covers."""
+        listed = {file.path for top in (*KINDS, "refs") for file in self.workspace.files(top)}
+        graph, own = ReferenceGraph(listed, ReferenceReader(self.workspace)), document_path(self.last.link)
+        # Of another model, which has a proof of its own.
+        others = {path for path in listed if path.startswith(f"documents/{Registration.kind}/") and path != own}
+        kept = reached({own: "the champion"}, lambda path: () if path in others else graph.of(path)).keys() - others
+        # Of a run that the weights come from, the checkpoint is proved: not that it was its last, nor its own version.
+        own_files = {self.result.relative_to(self.root).as_posix(), *(file.path for file in self.last.artifacts)}
+        others_work = {path for path in kept - own_files if path.startswith("models/") or path.endswith(RESULT_NAME)}
+        saves_work = {path for path in kept if path.startswith(("cards/", "reports/")) or path.endswith(GROUP_RECORD)}
         found = {f"{folder}/{name}" for folder in (CHAMPION, CHALLENGER, VERSIONS) for name in self.names(folder)}
         found |= {path.relative_to(self.root).as_posix() for path in self.copy.rglob("*") if path.is_file()}
-        found.add(self.result.relative_to(self.root).as_posix())
-
-        def walk(value: Any) -> None:
-            if isinstance(value, dict):
-                if value.keys() == {"kind", "sha256"}:
-                    document(Link(**value))
-                if "path" in value and value.keys() & {"sha256", "blake3"}:
-                    found.add(StoredFile(**{key: value[key] for key in StoredFile.model_fields if key in value}).path)
-                for key, inner in value.items():
-                    if key not in ("comparison", "incomparable"):  # of another model, which has a proof of its own
-                        walk(inner)
-            for inner in value if isinstance(value, list) else ():
-                walk(inner)
-
-        def document(link: Link) -> None:
-            path = document_path(link)
-            if path in found:
-                return
-            found.add(path)
-            value = json.loads(self.workspace.read(path))
-            if link.kind == "checkpoint":
-                manifest = self.workspace.load(link, CheckpointManifest)
-                folder = checkpoint_path(run_folder(manifest.run), manifest.step)
-                found.update(file.path for file in stored_files(folder, manifest))
-                value.pop("files")
-            if link.kind == "run":
-                for mixed in value["config"].get("order", {}).get("mix", ()):
-                    document(Link(kind="manifest", sha256=mixed["manifest"]))
-            if link.kind == "snapshot":
-                value.pop("files")  # the source's
-            walk(value)
-
-        document(self.last.link)
-        return sorted(found)
+        return sorted(found | (kept - others_work - saves_work))
 
     def names(self, folder: str) -> list[str]:
         return self.workspace.names(folder)

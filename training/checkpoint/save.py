@@ -249,19 +249,6 @@ class Checkpointer:
         return SavedCheckpoint(step=commit.content.step, size_bytes=commit.size_bytes, durable_s=durable_s)
 
 
-def save_checkpoint(
-    checkpoints: Path, content: Content, process_group: ProcessGroup, *, newest: CheckpointManifest | None = None
-) -> CheckpointManifest | None:
-    """Write `checkpoints/step-NNNNNNNN/` and wait for it, all ranks together. Returns the manifest, on rank 0.
-
-    Raises:
-        EnvironmentProblem: no space left, or writing is refused; older checkpoints are untouched.
-    """
-    with Checkpointer(checkpoints, process_group, newest=newest) as checkpointer:
-        checkpointer.save(content)
-        return checkpointer.finish()
-
-
 def _shares(pieces: Mapping[str, Piece], own: plan.Held) -> dict[str, Tensor]:
     """The part of each piece that this rank writes."""
     found = {}

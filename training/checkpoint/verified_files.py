@@ -120,7 +120,6 @@ class BlockReader:
         ):
             raise self._bad("the blocks in its manifest do not make up its size.")
         self._held, self._held_index = memoryview(b""), -1
-        self.num_blocks_read = 0
         try:
             # Unbuffered: a buffer would read bytes of the next block, which are then read again and checked again.
             self._file = open_unbuffered(self._path)
@@ -209,7 +208,6 @@ class BlockReader:
                 self._on_part()
         except OSError as error:
             raise unreadable(self._path, error) from error
-        self.num_blocks_read += 1
         digest = xxhash.xxh3_128_hexdigest(block) if filled == len(block) else "shorter than it was"
         if digest != self._digests[index]:
             raise self._bad(

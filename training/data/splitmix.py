@@ -47,9 +47,3 @@ def hash_text(purpose: str, *parts: str) -> int:
         data = part.encode("utf-8", "surrogateescape")
         digest.update(len(data).to_bytes(8, "little") + data)
     return int.from_bytes(digest.digest()[:8], "little")
-
-
-def shuffled(num_rows: int, seed: int) -> NDArray[np.int64]:
-    """Row numbers in the order of their SplitMix64 keys. The keys are distinct, so the order is unique."""
-    keys = splitmix64(np.arange(num_rows, dtype=np.uint64) ^ np.uint64(seed & MASK))
-    return np.argsort(keys).astype(np.int64)

@@ -59,7 +59,7 @@ def parallelize(
     if mesh.shape.tensor > 1:
         _split_tensors(recipe, model, spec, mesh)
         # At once: sharding must see one parameter, not two.
-        _tie(model, ties)
+        _tie(ties)
     for block in blocks:
         # Instead of the method, so that names stay the recipe's.
         if spec.compile:
@@ -71,7 +71,7 @@ def parallelize(
         _shard(model, blocks, spec, process_group, mesh)
     # Memory only now, for this rank's part alone.
     model.to_empty(device=process_group.device)
-    _tie(model, ties)
+    _tie(ties)
     return model
 
 
@@ -143,7 +143,7 @@ def _ties(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
     return [found for found in places.values() if len(found) > 1]
 
 
-def _tie(model: nn.Module, ties: Sequence[Sequence[tuple[nn.Module, str]]]) -> None:
+def _tie(ties: Sequence[Sequence[tuple[nn.Module, str]]]) -> None:
     """Make parameters one again that were one, since splitting and allocating treat every place alone."""
     for (first, first_name), *others in ties:
         for module, name in others:

@@ -16,7 +16,7 @@ from headway.data_contracts.rules.contract import parse_contract
 from headway.data_contracts.scans.file_states import FileStates
 from headway.data_contracts.scans.freshness import evaluate_freshness
 from headway.data_contracts.store.documents import ContractReceipt, Distribution, Snapshot, StoredFile
-from headway.data_contracts.tables.rows_files import of_parquet
+from tests.data_contracts.local_rows import of_parquet
 
 TEXT = """
 name: events

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headway.data_contracts.scans.rows_database import RowsDatabase
-from headway.data_contracts.tables.rows_files import of_parquet
+from tests.data_contracts.local_rows import of_parquet
 
 COLUMNS = {
     "path": ["a", "b1", "c"],

@@ -16,7 +16,6 @@ from headway.data_contracts.engine.quarantine import (
     Quarantine,
     QuarantinedRow,
     excluded_rows,
-    listed_rows,
     quarantine_rows,
     write_quarantine,
 )
@@ -26,7 +25,7 @@ from headway.data_contracts.scans.rows_database import RowsDatabase
 from headway.data_contracts.store.documents import ContractReceipt, Link, StoredFile
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
-from headway.data_contracts.tables.rows_files import of_parquet
+from tests.data_contracts.local_rows import listed_rows, of_parquet
 
 NUM_ROWS = 3000
 CONTRACT = parse_contract(

@@ -17,7 +17,8 @@ from headway.data_contracts.engine.validation import ValidationContext, validate
 from headway.data_contracts.rules.contract import Contract, parse_contract
 from headway.data_contracts.scans.leakage import PipelineSplit
 from headway.data_contracts.store.documents import ContractReceipt, Snapshot, StoredFile
-from headway.data_contracts.tables.rows_files import RowsFiles, of_parquet
+from headway.data_contracts.tables.rows_files import RowsFiles
+from tests.data_contracts.local_rows import of_parquet
 
 pytestmark = pytest.mark.process
 

@@ -26,7 +26,7 @@ from headway.data_contracts.rules.checks import Check
 from headway.data_contracts.rules.contract import parse_contract
 from headway.data_contracts.scans.exact_checks import num_broken_sql
 from headway.data_contracts.store.documents import ExpectationVerdict, Snapshot, StoredFile
-from headway.data_contracts.tables.rows_files import of_parquet
+from tests.data_contracts.local_rows import of_parquet
 
 NUM_ROWS = 8
 TEXTS = (

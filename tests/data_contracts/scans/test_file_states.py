@@ -21,7 +21,8 @@ from headway.data_contracts.scans.rows_database import RowsDatabase
 from headway.data_contracts.store.digests import canonical_json, sha256_of
 from headway.data_contracts.store.documents import ContractReceipt, Snapshot, StoredFile
 from headway.data_contracts.store.publication import Workspace
-from headway.data_contracts.tables.rows_files import RowsFiles, of_parquet
+from headway.data_contracts.tables.rows_files import RowsFiles
+from tests.data_contracts.local_rows import of_parquet
 
 NUM_FILES, ROWS_PER_FILE = 100, 50
 CONTRACT = parse_contract(

@@ -17,7 +17,8 @@ from headway.data_contracts.scans.rows_database import ALL_ROWS, BROKEN, NAMED_R
 from headway.data_contracts.sources.reading import SourceSpec, rows_files, take_snapshot
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.tables.digest_cache import DigestCache
-from headway.data_contracts.tables.rows_files import FILE_COLUMN, ROW_COLUMN, RowsFiles, of_parquet
+from headway.data_contracts.tables.rows_files import FILE_COLUMN, ROW_COLUMN, RowsFiles
+from tests.data_contracts.local_rows import of_parquet
 
 Connect = Callable[[RowsFiles], duckdb.DuckDBPyConnection]
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.references import chain, reached, references_in, removal_order
 
 NAMES = "abcdefghij"
@@ -48,5 +49,5 @@ def test_names_are_found_in_fields_that_nobody_has_thought_of_yet() -> None:
         {"later": [{"path": "x/y", "n": 1}, {"kind": "run", "sha256": a}], "text": f"code/{b}.zip", c: {"path": 3}}
     )
     assert message.paths == {"x/y"}
-    assert message.links == {("run", a)}
+    assert message.links == {Link(kind="run", sha256=a)}
     assert message.digests == {a, b, c}

@@ -23,7 +23,7 @@ from headway.data_contracts.suites.evaluator import SuiteEvaluator
 from headway.data_contracts.suites.literals import UnsupportedExpectation
 from headway.data_contracts.suites.parsing import parse_suite
 from headway.data_contracts.suites.results import ExpectationResult
-from headway.data_contracts.tables.rows_files import of_parquet
+from tests.data_contracts.local_rows import of_parquet
 
 CONTRACT = "name: given\nversion: 1.0.0\nextra_columns: true\nrows: {min: 0}\ncolumns:\n  any: {type: bool}\n"
 Expectation = dict[str, Any]

@@ -19,7 +19,7 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.suites import python_texts
 from headway.data_contracts.suites.kinds import KINDS
 from headway.data_contracts.suites.parsing import SUPPORTED, parse_suite
-from headway.data_contracts.tables.rows_files import of_parquet
+from tests.data_contracts.local_rows import of_parquet
 from tests.data_contracts.suites.pandas_reference import answered_by_us
 
 CONTRACT = parse_contract(

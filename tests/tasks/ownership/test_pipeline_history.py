@@ -102,4 +102,4 @@ def test_the_words_of_a_failure_keep_nothing_from_being_cleaned_away(context: Ru
     fail(workspace, f"documents/shard-manifest/{damaged.sha256}.json: its bytes differ.")
     reader = ReferenceReader(workspace)
     (newest,) = (file for file in workspace.files("documents") if Path(file.path).stem == read(workspace, MODEL).sha256)
-    assert reader.references(newest).digests == {ASK.snapshot.sha256}
+    assert reader.read(newest.path).references.digests == {ASK.snapshot.sha256}

@@ -19,6 +19,7 @@ from headway.data_contracts.store.documents import RunSpec
 from headway.data_contracts.store.published_files import document_path
 from headway.tasks.registry import champion_moves, mlflow_store
 from headway.tasks.registry.model_versions import ModelVersions
+from headway.tasks.retention.reachability import KINDS
 from headway.training.checkpoint.layout import RESULT_NAME, directory_name, run_folder
 from headway.training.launch.base.process_tree import beside_headway
 from tests.e2e.project import let_go_of_databases
@@ -38,6 +39,15 @@ def test_what_nobody_changed_is_proved_in_all_its_parts(forge: Forge, verify: Ve
     assert any(link["what"].startswith("started from") for link in message["links"])
     assert not any("result.json" in each for each in message["unsigned"])
     assert len(forge.claimed()) > 40
+
+
+def test_what_a_cleaning_keeps_for_a_version_is_all_that_its_proof_reads(forge: Forge, verify: Verify) -> None:
+    kept = {forge.root / name for name in forge.claimed()}
+    for path in [path for top in KINDS for path in (forge.root / top).rglob("*") if path.is_file()]:
+        if path not in kept:
+            path.unlink()
+    code, message = verify()
+    assert (code, message["verdict"]) == (0, "source gone, shards prove it")
 
 
 READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'

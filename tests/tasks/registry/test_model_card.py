@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from headway.data_contracts.store import refs
-from headway.data_contracts.store.documents import EvaluationReport, Interval, Link, Registration
+from headway.data_contracts.store.documents import (
+    ContractReceipt,
+    EvaluationReport,
+    FreshnessObservation,
+    Interval,
+    Link,
+    Registration,
+    RunSpec,
+)
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.context import RunContext
 from headway.tasks.registry import champion, decisions, mlflow_store, model_facts, model_refs
@@ -64,6 +72,19 @@ def test_it_needs_nothing_else_and_names_stay_text(workspace: Workspace, context
     card = render(workspace, MODEL, workspace.publish_document(document), "1")
     assert "<img" not in card and "\n## Fake" not in card and "a\\|b" in card
     assert "](" not in card and "http" not in card
+
+
+def test_a_newest_row_beyond_pythons_calendar_is_said_in_seconds(workspace: Workspace, context, register) -> None:
+    document = workspace.load(register(1)[0], Registration)
+    run = workspace.load(document.run, RunSpec)
+    fresh = FreshnessObservation(
+        rule_id="fresh", description="", severity="warning", unix_s=1e12, max_age_s=1.0, max_ahead_s=1.0
+    )
+    receipt = workspace.load(run.receipt, ContractReceipt).model_copy(update={"freshness": (fresh,)})
+    later = run.model_copy(update={"receipt": workspace.publish_document(receipt)})
+    document = document.model_copy(update={"run": workspace.publish_document(later)})
+    card = render(workspace, MODEL, workspace.publish_document(document), "1")
+    assert "| newest row, fresh | 1000000000000.0 s since 1970 UTC |" in card
 
 
 def test_a_second_look_at_a_settled_version_writes_nothing(context: RunContext, register, monkeypatch) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from headway.data_contracts.store.documents import DeviceFingerprint, Link
+from headway.data_contracts.store.documents import CheckpointManifest, DeviceFingerprint, Link
 from headway.training.checkpoint import verified_files
 from headway.training.checkpoint.pieces import Content
+from headway.training.checkpoint.save import Checkpointer
 from headway.training.ranks.distributed import ProcessGroup
 from tests.waiting import DEADLINE_S
 
@@ -135,3 +136,16 @@ def content() -> Callable[..., Content]:
 @pytest.fixture(scope="session")
 def run() -> Link:
     return RUN
+
+
+def save_checkpoint(
+    checkpoints: Path, content: Content, process_group: ProcessGroup, *, newest: CheckpointManifest | None = None
+) -> CheckpointManifest | None:
+    """Write `checkpoints/step-NNNNNNNN/` and wait for it, all ranks together. Returns the manifest, on rank 0.
+
+    Raises:
+        EnvironmentProblem: no space left, or writing is refused; older checkpoints are untouched.
+    """
+    with Checkpointer(checkpoints, process_group, newest=newest) as checkpointer:
+        checkpointer.save(content)
+        return checkpointer.finish()

@@ -20,9 +20,9 @@ from headway.data_contracts.store.documents import CheckpointManifest
 from headway.training.checkpoint import blocks
 from headway.training.checkpoint.layout import MANIFEST_NAME, SEAL_NAME, committed_steps, directory_name, seal
 from headway.training.checkpoint.restore import restore_newest
-from headway.training.checkpoint.save import save_checkpoint
 from headway.training.frozen.result import tensors_sha256
 from headway.training.ranks.distributed import ProcessGroup
+from tests.training.checkpoint.conftest import save_checkpoint
 
 
 def digest_of(tensors) -> str:

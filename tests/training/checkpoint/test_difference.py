@@ -12,8 +12,8 @@ from headway.data_contracts.store.errors import IntegrityError
 from headway.training.checkpoint import blocks, difference
 from headway.training.checkpoint.difference import tensor_differences
 from headway.training.checkpoint.layout import directory_name
-from headway.training.checkpoint.save import save_checkpoint
 from headway.training.ranks.distributed import ProcessGroup
+from tests.training.checkpoint.conftest import save_checkpoint
 
 ALONE = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
 

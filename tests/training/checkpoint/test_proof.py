@@ -12,9 +12,9 @@ from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.errors import IntegrityError
 from headway.training.checkpoint.pieces import Content
 from headway.training.checkpoint.proof import check_proof, fingerprint, proof_loss
-from headway.training.checkpoint.save import save_checkpoint
 from headway.training.ranks.distributed import ProcessGroup
 from headway.training.recipes.protocol import Losses
+from tests.training.checkpoint.conftest import save_checkpoint
 
 HERE = fingerprint(torch.device("cpu"))
 ELSEWHERE = HERE.model_copy(update={"num_threads": HERE.num_threads + 1})

@@ -20,9 +20,10 @@ from headway.training.checkpoint.layout import MANIFEST_NAME, TENSOR_FILES, comm
 from headway.training.checkpoint.read import read_checkpoint, verify_checkpoint
 from headway.training.checkpoint.restore import restore_newest
 from headway.training.checkpoint.retention import discard_expired, sweep
-from headway.training.checkpoint.save import Checkpointer, save_checkpoint
+from headway.training.checkpoint.save import Checkpointer
 from headway.training.config.checkpoints import CheckpointSpec
 from headway.training.ranks.distributed import ProcessGroup
+from tests.training.checkpoint.conftest import save_checkpoint
 
 ALONE = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
 KEEP = CheckpointSpec(keep_last=2)

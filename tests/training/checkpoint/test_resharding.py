@@ -18,8 +18,8 @@ from headway.training.checkpoint.layout import DTYPES, directory_name
 from headway.training.checkpoint.pieces import Piece, pieces_of
 from headway.training.checkpoint.read import read_checkpoint
 from headway.training.checkpoint.restore import restore_newest
-from headway.training.checkpoint.save import save_checkpoint
 from headway.training.frozen.result import tensors_sha256
+from tests.training.checkpoint.conftest import save_checkpoint
 
 
 def digest_of(tensors) -> str:

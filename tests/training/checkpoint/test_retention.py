@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from headway.training.checkpoint import recycled_files
 from headway.training.checkpoint.layout import MANIFEST_NAME, committed_steps, directory_name
 from headway.training.checkpoint.retention import RetainedCheckpoint, discard_expired, expired, sweep
-from headway.training.checkpoint.save import save_checkpoint
 from headway.training.config.checkpoints import CheckpointSpec
 from tests.training.attempts import begin
+from tests.training.checkpoint.conftest import save_checkpoint
 from tests.training.checkpoint.test_save import ALONE
 
 SCORES = st.none() | st.floats(allow_nan=True, allow_infinity=True) | st.integers(0, 3).map(float)

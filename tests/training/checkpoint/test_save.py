@@ -14,8 +14,9 @@ from headway.training.checkpoint import blocks, commit, save
 from headway.training.checkpoint.commit import part_name
 from headway.training.checkpoint.layout import MANIFEST_NAME, SEAL_NAME, committed_steps, directory_name
 from headway.training.checkpoint.read import read_checkpoint
-from headway.training.checkpoint.save import Checkpointer, save_checkpoint
+from headway.training.checkpoint.save import Checkpointer
 from headway.training.ranks.distributed import ProcessGroup
+from tests.training.checkpoint.conftest import save_checkpoint
 from tests.waiting import DEADLINE_S
 
 ALONE = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))

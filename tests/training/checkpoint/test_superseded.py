@@ -19,11 +19,12 @@ from headway.training.checkpoint.layout import (
 )
 from headway.training.checkpoint.restore import TOKEN_PREFIX, require_shared
 from headway.training.checkpoint.retention import abandon_after, discard_expired, discard_unfinished, sweep
-from headway.training.checkpoint.save import Checkpointer, save_checkpoint
+from headway.training.checkpoint.save import Checkpointer
 from headway.training.config.checkpoints import CheckpointSpec
 from headway.training.frozen.result import publish_result
 from headway.training.launch.base.fence import AttemptFence
 from tests.training.attempts import begin
+from tests.training.checkpoint.conftest import save_checkpoint
 from tests.training.checkpoint.test_save import ALONE, WITH_LOST_MATE, LostMates
 
 FILES = ("tensors-00000-of-00001.safetensors", PROOF_NAME, SEAL_NAME, MANIFEST_NAME)

@@ -7,9 +7,9 @@ import torch
 
 from headway.data_contracts.store.errors import IntegrityError
 from headway.training.checkpoint.pieces import Piece
-from headway.training.checkpoint.save import save_checkpoint
 from headway.training.checkpoint.tensor_digest import stored_tensors_sha256
 from headway.training.frozen.result import tensors_sha256
+from tests.training.checkpoint.conftest import save_checkpoint
 
 WHOLE = {
     "model.columns": torch.arange(48, dtype=torch.float32).reshape(6, 8),

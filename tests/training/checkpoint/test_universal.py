@@ -15,8 +15,8 @@ from headway.data_contracts.store.errors import IntegrityError
 from headway.training.checkpoint.layout import directory_name
 from headway.training.checkpoint.pieces import Piece
 from headway.training.checkpoint.read import read_checkpoint
-from headway.training.checkpoint.save import save_checkpoint
 from headway.training.checkpoint.universal import PREFIX, export_model
+from tests.training.checkpoint.conftest import save_checkpoint
 
 ELSEWHERE = """
 import json, sys

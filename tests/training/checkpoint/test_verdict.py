@@ -16,9 +16,9 @@ from headway.training.checkpoint import blocks, restore
 from headway.training.checkpoint.layout import committed_steps, directory_name
 from headway.training.checkpoint.read import read_checkpoint, verify_checkpoint
 from headway.training.checkpoint.restore import restore_newest
-from headway.training.checkpoint.save import save_checkpoint
 from headway.training.checkpoint.verified_files import BlockMissing
 from headway.training.frozen.result import is_finished, publish_result
+from tests.training.checkpoint.conftest import save_checkpoint
 
 STATE = {"model.w": torch.arange(600.0), "optimizer.m": torch.ones(600)}
 

@@ -19,9 +19,9 @@ from headway.training.checkpoint.layout import committed_steps
 from headway.training.checkpoint.pieces import Content, pieces_of
 from headway.training.checkpoint.read import read_checkpoint, verify_checkpoint
 from headway.training.checkpoint.restore import restore_newest
-from headway.training.checkpoint.save import save_checkpoint
 from headway.training.checkpoint.verified_files import read_manifest
 from headway.training.ranks.distributed import ProcessGroup
+from tests.training.checkpoint.conftest import save_checkpoint
 
 ALONE = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
 RUN = Link(kind="run", sha256="a" * 64)

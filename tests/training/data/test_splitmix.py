@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.training.data.splitmix import GAMMA, MASK, hash_text, mix, shuffled, splitmix64
+from headway.training.data.splitmix import GAMMA, MASK, hash_text, mix, splitmix64
+from tests.training.data.plain_ways import shuffled
 
 
 def test_agrees_with_the_published_sequence_for_seed_1234567() -> None:

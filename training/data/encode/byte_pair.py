@@ -86,11 +86,6 @@ def token_bytes(tokenizer_json: bytes) -> tuple[bytes, ...]:
         raise IntegrityError("not a byte-level tokenizer.", where=TOKENIZER_FILE) from error
 
 
-def decode_tokens(tokens: NDArray[np.integer], table: tuple[bytes, ...]) -> bytes:
-    """The bytes of any run of tokens, whole documents or not."""
-    return b"".join([table[token] for token in tokens.tolist()])
-
-
 class BytePairEncoder:
     """Rows of text to packed rows.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data_contracts.store.documents import Link, PayloadColumn, Shard, ShardManifest
+from headway.data_contracts.store.documents import PayloadColumn, Shard, ShardManifest
 from headway.data_contracts.store.errors import ConfigError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.training.config.loader_spec import LoaderSpec, loader_spec
@@ -79,7 +79,6 @@ class ShardReader:
         on_shard: Callable[[], None] = lambda: None,
         spec: LoaderSpec | None = None,
     ) -> None:
-        self.manifest_link = manifest.link
         self.split = split
         self.columns = _chosen(manifest.columns, columns)
         manifests = (manifest, *also)
@@ -92,17 +91,6 @@ class ShardReader:
         self.num_rows = self.row_groups.num_rows
         forms = self._map(workspace, shards, manifest.columns, spec or loader_spec(), on_shard)
         self._payloads = [self._payload(column, forms) for column in self.columns]
-
-    @classmethod
-    def open(
-        cls, workspace: Workspace, manifest: Link, split: str, columns: Sequence[str] | None = None
-    ) -> ShardReader:
-        """Open by link, which the manifest's bytes must match.
-
-        Raises:
-            IntegrityError: the manifest is gone, altered, or not the one asked for.
-        """
-        return cls(workspace, workspace.load(manifest, ShardManifest), split, columns)
 
     @property
     def row_bytes(self) -> int:

@@ -236,6 +236,13 @@ def attempt_folder(run_dir: Path, number: int) -> Path:
     return run_dir / "attempts" / f"{number:03d}"
 
 
+def leader_spools(run_dir: Path) -> list[Path]:
+    """What rank 0 of each attempt has written down, the first attempt's first."""
+    # By number, since the thousandth attempt's name has a digit more; what has no number is a person's copy.
+    found = [path for path in run_dir.glob("attempts/*/ledger/rank-0.jsonl") if path.parts[-3].isdecimal()]
+    return sorted(found, key=lambda path: int(path.parts[-3]))
+
+
 def agent_argv(gang: Gang, attempt: Attempt, node: int, python: str) -> tuple[str, ...]:
     """The agent's command on one node: torchrun's, where there is anybody to meet."""
     # A gang of one rank has nobody to meet, and torchrun's import of torch would be most of its start.

@@ -79,7 +79,7 @@ class Kubernetes:
         if _end(job) is not None:
             return True
         # The Job counts as complete only when all pods have ended, seconds after the supervisor's.
-        return any(pod["status"].get("phase") == "Succeeded" for pod in self._pods(job) if _is_first(pod))
+        return any(pod["status"].get("phase") == "Succeeded" for pod in self._pods(job) if _index(pod) == 0)
 
     def submit(self, order: JobRequest) -> JobHandle:
         """Raises `EnvironmentProblem`: Kubernetes refused, in its own words, or cannot be asked."""
@@ -279,7 +279,3 @@ def _how_little_it_knows(pod: Manifest) -> int:
     if "deletionTimestamp" in pod["metadata"]:
         return 2
     return 0 if pod["status"].get("phase") == "Failed" else 1
-
-
-def _is_first(pod: Manifest) -> bool:
-    return _index(pod) == 0

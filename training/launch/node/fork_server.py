@@ -27,7 +27,6 @@ import traceback
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 PRELOADED = ("torch", "numpy", "pydantic", "fsspec", "blake3", "safetensors", "yaml")
 """What ranks of every program import, none of it Headway's. Not pyarrow, which starts a thread."""
@@ -113,13 +112,8 @@ class ForkServer:
         """Args:
         argv: python, `-P`, a script, its arguments.
         """
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        pid = os.fork()
-        if pid:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-            return pid
-        code = 1
-        try:
+
+        def live() -> None:
             tie_to_guard()
             os.setsid()
             _keep_streams_alone()
@@ -136,13 +130,8 @@ class ForkServer:
             importlib.invalidate_caches()
             sys.argv[:] = argv[2:]
             runpy.run_path(argv[2], init_globals={"fork_rank": fork_rank}, run_name="__main__")
-            code = 0
-        except SystemExit as end:
-            code = _exit_code(end)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            _leave(code)
+
+        return _fork(live)
 
     def _would_import_otherwise(self, environment: Mapping[str, str]) -> str:
         """Why a fresh process would come to other modules than those that are here; empty where it would not."""
@@ -159,15 +148,8 @@ class ForkServer:
 
 def fork_rank(module: str, arguments: Sequence[str], environment: Mapping[str, str], out: int, err: int) -> int:
     """What `python -P -m MODULE ARGUMENTS` would be, of an agent that is a fork itself; returns its number."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    pid = os.fork()
-    if pid:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        return pid
-    code = 1
-    try:
+
+    def live() -> None:
         for descriptor, wanted in ((out, 1), (err, 2)):
             os.dup2(descriptor, wanted)
         _keep_streams_alone()
@@ -178,27 +160,37 @@ def fork_rank(module: str, arguments: Sequence[str], environment: Mapping[str, s
         os.environ.update(environment)
         sys.argv[1:] = arguments
         runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+    # Buffers are copied by a fork; text left in them would be written twice.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return _fork(live)
+
+
+def _fork(live: Callable[[], None]) -> int:
+    """A process whose whole life this is; returns its number."""
+    # Till it hears by itself: what the parent does at a signal, its fork must not do once more.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    pid = os.fork()
+    if pid:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        return pid
+    code = 1
+    try:
+        live()
         code = 0
     except SystemExit as end:
-        code = _exit_code(end)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
     finally:
-        _leave(code)
-
-
-def _exit_code(end: SystemExit) -> int:
-    if isinstance(end.code, str):
-        print(end.code, file=sys.stderr)
-    return end.code if isinstance(end.code, int) else int(end.code is not None)
-
-
-def _leave(code: int) -> NoReturn:
-    """Never back into the parent's stack: its loop would run here once more."""
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        # Never back into the parent's stack: its loop would run here once more.
+        os._exit(code)
 
 
 def _as_a_fresh_python() -> None:

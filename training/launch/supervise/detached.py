@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from headway.data_contracts.store.errors import EnvironmentProblem, HeadwayError, RunStopped
+from headway.training.launch.base.gang import leader_spools
 from headway.training.launch.base.lease import WatcherLeaseMonitor
 from headway.training.launch.base.protocol import JOB, read_json, write_json
 from headway.training.launch.base.run_lock import owner_of
@@ -187,23 +188,20 @@ class NewestStep:
     """The newest step that rank 0 of an attempt begun from now on has written down."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._attempts = run_dir / "attempts"
+        self._run_dir = run_dir
         self._tails: dict[Path, SpoolTail] = {}
         # Spools of earlier attempts are known already; only one that begins now can show progress.
-        self._old = set(self._spools())
+        self._old = set(leader_spools(self._run_dir))
         self._step: int | None = None
 
     def poll(self) -> int | None:
-        for spool in self._spools():
+        for spool in leader_spools(self._run_dir):
             if spool in self._old:
                 continue
             for event in self._tails.setdefault(spool, SpoolTail(spool)).poll():
                 if event["event"] == "step":
                     self._step = int(event["step"])
         return self._step
-
-    def _spools(self) -> list[Path]:
-        return sorted(self._attempts.glob("*/ledger/rank-0.jsonl"))
 
 
 def main(run_dir: str) -> int:

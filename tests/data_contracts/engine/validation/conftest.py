@@ -14,7 +14,8 @@ from headway.data_contracts.engine.validation import validate
 from headway.data_contracts.rules.contract import Contract, parse_contract
 from headway.data_contracts.store.digests import sha256_bytes
 from headway.data_contracts.store.documents import ContractReceipt, ExpectationVerdict, Snapshot, StoredFile
-from headway.data_contracts.tables.rows_files import RowsFiles, of_parquet
+from headway.data_contracts.tables.rows_files import RowsFiles
+from tests.data_contracts.local_rows import of_parquet
 
 CONTRACT_FILE = StoredFile(path="contracts/events.yaml", size_bytes=1, sha256="ab" * 32)
 NUM_ROWS = 3000

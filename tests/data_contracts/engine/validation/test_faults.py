@@ -12,13 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headway.data_contracts.engine.quarantine import listed_rows
 from headway.data_contracts.engine.validation import validate
 from headway.data_contracts.rules import contract as contract_module
 from headway.data_contracts.rules.contract import load_contract, parse_contract
 from headway.data_contracts.sources.reading import SourceSpec, rows_files, take_snapshot
 from headway.data_contracts.tables.digest_cache import DigestCache
-from headway.data_contracts.tables.rows_files import of_parquet
 from tests.data_contracts.engine.validation.conftest import (
     CONTRACT,
     CONTRACT_FILE,
@@ -32,6 +30,7 @@ from tests.data_contracts.engine.validation.conftest import (
     snapshot_of,
     verdict,
 )
+from tests.data_contracts.local_rows import listed_rows, of_parquet
 
 SHIPPED = Path(contract_module.__file__).parents[1] / "contracts" / "python-sources.yaml"
 

@@ -18,7 +18,6 @@ from headway.data_contracts.engine.validation import validate
 from headway.data_contracts.rules.contract import parse_contract
 from headway.data_contracts.scans.rows_database import RowsDatabase
 from headway.data_contracts.store.documents import ContractReceipt, RowName
-from headway.data_contracts.tables.rows_files import of_parquet
 from tests.data_contracts.engine.validation.conftest import (
     CONTRACT_FILE,
     MIDDLE,
@@ -31,6 +30,7 @@ from tests.data_contracts.engine.validation.conftest import (
     snapshot_of,
     verdict,
 )
+from tests.data_contracts.local_rows import of_parquet
 
 
 def test_an_expectation_that_raises_has_failed(judge: Validate, monkeypatch: pytest.MonkeyPatch) -> None:

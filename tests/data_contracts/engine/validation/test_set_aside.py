@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headway.data_contracts.engine.quarantine import listed_rows
 from headway.data_contracts.rules.contract import parse_contract
 from tests.data_contracts.engine.validation.conftest import (
     MIDDLE,
@@ -19,6 +18,7 @@ from tests.data_contracts.engine.validation.conftest import (
     plant,
     verdict,
 )
+from tests.data_contracts.local_rows import listed_rows
 
 
 def test_a_few_bad_rows_are_set_aside_and_the_rest_is_judged(judge: Validate, tmp_path: Path) -> None:

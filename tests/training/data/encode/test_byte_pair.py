@@ -14,8 +14,9 @@ from tokenizers import Tokenizer
 from headway.data_contracts.store.errors import IntegrityError
 from headway.training.config.shards import BytePairSpec
 from headway.training.data.encode import byte_pair
-from headway.training.data.encode.byte_pair import BytePairEncoder, decode_tokens, fit_byte_pair, token_bytes
+from headway.training.data.encode.byte_pair import BytePairEncoder, fit_byte_pair, token_bytes
 from headway.training.data.encode.packing import EOT_ID, PAD_ID
+from tests.training.data.plain_ways import decode_tokens
 
 SPEC = BytePairSpec(vocab_size=600, sequence_tokens=64)
 TEXT = Path(byte_pair.__file__).read_bytes()

@@ -17,7 +17,8 @@ from headway.data_contracts.store.documents import PayloadColumn
 from headway.data_contracts.store.errors import EnvironmentProblem
 from headway.training.data.shards import bucket_shuffle
 from headway.training.data.shards.bucket_shuffle import BucketShuffle, ShuffledRows, sorting_order
-from headway.training.data.splitmix import U64, shuffled, splitmix64
+from headway.training.data.splitmix import U64, splitmix64
+from tests.training.data.plain_ways import shuffled
 
 COLUMNS = (PayloadColumn(name="x", dtype="uint8", shape=(3,)), PayloadColumn(name="y", dtype="int32", shape=()))
 ROW_BYTES = 7 + bucket_shuffle.BOOKKEEPING_BYTES

@@ -18,14 +18,14 @@ from headway.data_contracts.store.documents import ShardGroup
 from headway.data_contracts.store.errors import ConfigError, DataError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.training.config.shards import HELDOUT, SPLITS, TRAIN, ShardSpec
-from headway.training.data.encode.byte_pair import decode_tokens, token_bytes
+from headway.training.data.encode.byte_pair import token_bytes
 from headway.training.data.encode.encoders import fitted_file
 from headway.training.data.encode.packing import PAD_ID, unpack
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.data.shards.group_writer import row_seed
 from headway.training.data.shards.sharding import fit, write_shards
 from headway.training.data.shards.splits import SourceRows, group_of, split_of
-from headway.training.data.splitmix import shuffled
+from tests.training.data.plain_ways import decode_tokens, shuffled
 
 DocumentsOf = Callable[[dict[str, bytes]], list[SourceRows]]
 

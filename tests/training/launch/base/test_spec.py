@@ -14,6 +14,7 @@ from headway.training.launch.base.gang import (
     LaunchSpec,
     agent_argv,
     for_stepless_work,
+    leader_spools,
     rank_environment,
     rank_python_path,
     torchrun_argv,
@@ -131,3 +132,12 @@ def test_a_gang_shrinks_to_a_number_of_nodes_that_can_share_its_work() -> None:
     gang = replace(GANG, nodes=4, possible_nodes=frozenset({1, 2, 4}))
     assert [gang.max_nodes(num_hosts) for num_hosts in range(6)] == [0, 1, 2, 2, 4, 4]
     assert replace(gang, possible_nodes=None).max_nodes(3) == 3
+
+
+def test_what_rank_0_wrote_comes_in_the_order_of_attempts_and_copies_of_attempts_are_passed_by(tmp_path: Path) -> None:
+    for name in ("999", "1000", "002", "002.copy"):
+        spool = tmp_path / "attempts" / name / "ledger" / "rank-0.jsonl"
+        spool.parent.mkdir(parents=True)
+        spool.touch()
+    (tmp_path / "attempts" / "003").mkdir()
+    assert [spool.parts[-3] for spool in leader_spools(tmp_path)] == ["002", "999", "1000"]
