@@ -15,6 +15,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.candidate import Candidate
 from headway.training.checkpoint.layout import run_folder
 from headway.training.evaluation.outputs import Outputs
+from headway.training.launch.base.protocol import attempt_numbers
 from headway.training.observe.ledger import SpoolTail
 
 MAX_POINTS = 500
@@ -103,9 +104,8 @@ def _recorded_steps(workspace: Workspace, candidate: Candidate) -> tuple[dict[in
 
 def _events(workspace: Workspace, run: Link) -> Iterator[dict[str, Any]]:
     attempts = workspace.local_path(f"{run_folder(run)}/attempts")
-    spools = [spool for spool in attempts.glob("*/ledger/rank-0.jsonl") if spool.parent.parent.name.isdecimal()]
-    for spool in sorted(spools, key=lambda each: int(each.parent.parent.name)):
-        yield from SpoolTail(spool).stream()
+    for _, folder in sorted(attempt_numbers(attempts).items()):
+        yield from SpoolTail(folder / "ledger" / "rank-0.jsonl").stream()
 
 
 def _thinned(steps: list[dict[str, Any]], num_excluded: int) -> TrainingCurve:
