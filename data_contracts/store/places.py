@@ -21,6 +21,9 @@ UNUSABLE = (
 """What the system answers of a place that is there and cannot be used: no right to it, or its mount or disk fails."""
 LOCAL = "HEADWAY_LOCAL"
 """Environment: the folder that holds the local sides of remote workspaces; `headway` in the user's cache by default."""
+PRIVATE = 0o700
+"""A new workspace, and the local side of one, is its user's alone: it holds data, models and what decides which model
+serves."""
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 """Environment: where torch keeps compiled code."""
 

@@ -26,14 +26,12 @@ from headway.data_contracts.store.documents import Document, Link, StoredFile
 from headway.data_contracts.store.errors import DataError, EnvironmentProblem, IntegrityError
 from headway.data_contracts.store.leftovers import STAGING_SUFFIX, claimed, staging_name
 from headway.data_contracts.store.object_store import Patience
-from headway.data_contracts.store.places import LOCAL, confined, naming_the_place
+from headway.data_contracts.store.places import LOCAL, PRIVATE, confined, naming_the_place
 from headway.data_contracts.store.published_files import PublishedFiles, document_path, require_digest
 
 Sync = Literal["file and name", "file", "nothing"]
 """What is safe from a power cut when a file is published: all of it; its bytes, since whoever publishes more beside it
 makes all names durable at once; or nothing, since another process reads it now or never."""
-PRIVATE = 0o700
-"""A new workspace is its user's alone: it holds data, models and what decides which model serves."""
 RENEW_AFTER_S = 3600.0
 """What was written within this counts as new."""
 

@@ -7,6 +7,7 @@ published. `local_path` names a place there, `fetch` brings a published file.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ from headway.data_contracts.store.folder_store import FileEntry, FolderStore
 from headway.data_contracts.store.leftovers import claimed, staging_name
 from headway.data_contracts.store.object_store import ObjectStore, Patience
 from headway.data_contracts.store.places import (
+    PRIVATE,
     confined,
     confined_in,
     local_side,
@@ -121,6 +123,10 @@ class PublishedFiles:
         self.fs, self.root, self.uri, is_folder = _opened(uri)
         self._local = Path(self.root) if is_folder else local_side(self.uri, endpoint_of(self.fs))
         require_usable(self._local)
+        if not is_folder:
+            # Before anything is copied there: who only reads data and models may come before who writes them.
+            with contextlib.suppress(OSError):
+                self._local.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         opened.add(self._local)
         self._patience = patience or Patience()
         # The store is chosen here; everything below speaks to either in the same words.
@@ -258,14 +264,19 @@ class PublishedFiles:
         """Whether nothing was ever published here."""
         return not self._store.names("")
 
-    def read(self, relative: str, max_bytes: int | None = None) -> bytes:
+    def read(self, relative: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
         """Raises `IntegrityError` naming the file when it is gone, no file, or longer than it may be."""
         data = self.read_if_there(relative, max_bytes)
         if data is None:
             raise IntegrityError("the file is gone.", where=relative)
         return data
 
-    def read_if_there(self, relative: str, max_bytes: int | None = None) -> bytes | None:
+    def read_if_there(self, relative: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
+        """Bounded: others may write there, and a hole makes a file of any length.
+
+        Raises:
+            IntegrityError: it is no file, or longer.
+        """
         try:
             return self._store.read(confined(relative), max_bytes)
         except (FileNotFoundError, NotADirectoryError):
@@ -312,8 +323,7 @@ class PublishedFiles:
         # The kind is part of the name: a document of another kind would pass its digest and fail much later.
         if link.kind != document_type.kind:
             raise IntegrityError(f"is a {link.kind}, not a {document_type.kind}.", where=where)
-        # Bounded: a hole may make a file of any length, and the digest is known only after reading.
-        data = self.read(where, MAX_DOCUMENT_BYTES)
+        data = self.read(where)
         if sha256_bytes(data) != link.sha256:
             raise IntegrityError("its bytes differ from the digest in its name.", where=where)
         return document_type.from_bytes(data, where=where)

@@ -72,6 +72,7 @@ CLASSES: dict[str, Meaning] = {
     # The client compares what arrived with the checksum that came along.
     "FlexibleChecksumError": "damaged",
 }
+STATUS_DIGITS = 3
 NETWORK_LIBRARIES = ("aiohttp", "botocore", "aiobotocore", "urllib3", "http", "requests", "google", "azure", "gcsfs")
 
 
@@ -119,9 +120,10 @@ def _botocore_answer(response: dict[str, object]) -> StoreFailure:
     code = str(described.get("Code", "")) if isinstance(described, dict) else ""
     status = metadata.get("HTTPStatusCode", 0) if isinstance(metadata, dict) else 0
     # Some stores put the status where others put a code.
-    status = int(code) if code.isdigit() else int(status)
+    is_status = len(code) == STATUS_DIGITS and code.isascii() and code.isdecimal()
+    status = int(code) if is_status else int(status)
     meaning = CODES.get(code) or _by_status(status)
-    return StoreFailure(meaning=meaning, message=f"HTTP {status}" if code.isdigit() or not code else code)
+    return StoreFailure(meaning=meaning, message=f"HTTP {status}" if is_status or not code else code)
 
 
 def _by_status(status: int) -> Meaning:

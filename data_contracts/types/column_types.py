@@ -19,13 +19,15 @@ PLAIN_NAMES = (
 )
 """Names without parameters. Besides these: `timestamp[us, tz=UTC]` (any unit and zone), `fixed_size_binary[16]`,
 `decimal128(18, 2)` (up to 38 digits), and `list<int32>` and `fixed_size_list<int32>[256]` of any type but a list."""
+MAX_SIZE = (1 << 31) - 1
+"""Bytes or items of a value, as Arrow counts them."""
 MAX_DECIMAL_DIGITS = 38
 
 _ZONED = re.compile(r"timestamp\[(ms|us|ns), tz=([^\]]+)\]")
-_DECIMAL = re.compile(r"decimal128\((\d+), (-?\d+)\)")
-_FIXED_BINARY = re.compile(r"fixed_size_binary\[(\d+)\]")
+_DECIMAL = re.compile(r"decimal128\((\d{1,10}), (-?\d{1,10})\)")
+_FIXED_BINARY = re.compile(r"fixed_size_binary\[(\d{1,10})\]")
 _LIST = re.compile(r"list<(.+)>")
-_FIXED_LIST = re.compile(r"fixed_size_list<(.+)>\[(\d+)\]")
+_FIXED_LIST = re.compile(r"fixed_size_list<(.+)>\[(\d{1,10})\]")
 
 
 class UnknownType(ValueError):
@@ -53,11 +55,11 @@ def arrow_type(name: str) -> pa.DataType:
         return pa.type_for_alias(name)
     if match := _ZONED.fullmatch(name):
         return pa.timestamp(match[1], tz=match[2])
-    if match := _FIXED_BINARY.fullmatch(name):
+    if (match := _FIXED_BINARY.fullmatch(name)) and int(match[1]) <= MAX_SIZE:
         return pa.binary(int(match[1]))
     if (match := _DECIMAL.fullmatch(name)) and 0 <= int(match[2]) <= int(match[1]) <= MAX_DECIMAL_DIGITS:
         return pa.decimal128(int(match[1]), int(match[2]))
-    if (match := _FIXED_LIST.fullmatch(name)) and "list<" not in match[1]:
+    if (match := _FIXED_LIST.fullmatch(name)) and "list<" not in match[1] and int(match[2]) <= MAX_SIZE:
         return pa.list_(arrow_type(match[1]), int(match[2]))
     if (match := _LIST.fullmatch(name)) and "list<" not in match[1]:
         return pa.list_(arrow_type(match[1]))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data_contracts.store.errors import ConfigError
+from headway.training.launch.base.gang import attempt_folder
 from headway.training.launch.base.protocol import AttemptFiles
 from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords
 from headway.training.observe.ledger import Event, SpoolTail
@@ -125,7 +126,7 @@ def _read_flow(spool: Path, flow_run: str) -> FlowTrace | None:
 
 
 def _read_attempt(run_dir: Path, record: AttemptRecord) -> AttemptTrace:
-    files = AttemptFiles(run_dir / "attempts" / f"{record.attempt:03d}")
+    files = AttemptFiles(attempt_folder(run_dir, record.attempt))
     events: list[Event] = []
     steps, excluded = array("d"), array("d")
     last_sign_unix_s, world_size = record.start_unix_s, None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,7 @@ LEASE_S = 60.0
 """The least that Prefect grants."""
 RENEW_S = LEASE_S / 3
 POLL_S = 2.0
+PRIORITY = re.compile(r"-?[0-9]{1,9}")
 PATH = "/v2/concurrency_limits"
 
 
@@ -126,7 +128,7 @@ class CountedDevices:
         """Whether a limit counts those who wait for one of these devices with a higher priority."""
         # The name of a queue ends with its priority, which is what remains.
         waiting = (name.removeprefix(queue_name(self.prefix, device, 0)[:-1]) for device in self.slots)
-        return any(each.lstrip("-").isdigit() and int(each) > self.priority for each in waiting if each != name)
+        return any(PRIORITY.fullmatch(each) and int(each) > self.priority for each in waiting if each != name)
 
     def _queue(self, server: PrefectClient, waiting: contextlib.ExitStack) -> bool:
         for device in sorted(self.slots):

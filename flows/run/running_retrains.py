@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.places import all_named, entries
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.regular_files import open_regular
@@ -20,10 +21,10 @@ from headway.data_contracts.types.report_text import length
 from headway.tasks.core.run_progress import read_progress
 from headway.tasks.core.stage_records import STAGES
 from headway.training.checkpoint.layout import MANIFEST_NAME, committed_steps, directory_name
-from headway.training.launch.base.gang import attempt_folder
 from headway.training.launch.base.launcher import Handle
 from headway.training.launch.base.process_tree import ALREADY_DEAD, process_state, processes_with
-from headway.training.launch.base.protocol import TOKEN, AttemptFiles, read_json
+from headway.training.launch.base.protocol import TOKEN, AttemptFiles, NodeStatus, attempt_numbers, read_json
+from headway.training.launch.base.record import record_or_none
 from headway.training.launch.base.retry_budget import AttemptRecords
 from headway.training.observe.ledger import Event, SpoolTail, read_events
 
@@ -104,6 +105,9 @@ def _living(spool: Path) -> Event | None:
         stream.seek(max(stream.seek(0, 2) - 4096, 0))
         if b'"event":"flow.end"' in stream.read():
             return None
+    # Where users share a workspace, a line may be anybody's; one that lacks this is none of ours.
+    if any(first.get(field) is None for field in ("pid", "pipeline", "flow_run")):
+        return None
     pid, ticks = int(first["pid"]), first.get("start_ticks")
     return first if process_state(pid) not in ALREADY_DEAD and start_ticks(pid) == ticks else None
 
@@ -125,15 +129,15 @@ def _running(begin: Event, events: list[Event]) -> RunningRetrain:
         if name == "task.begin" and event.get("task") in STAGES:
             stage, since_unix_s = str(event["task"]), float(event["unix_s"])
         elif name == "task" and event.get("task") == stage:
-            stage, since_unix_s = "", float(event["unix_s"]) + float(event["duration_s"])
+            stage, since_unix_s = "", float(event["unix_s"]) + float(event.get("duration_s") or 0.0)
         elif name == "run.folder":
             run = event
-        waits = str(event["message"]) if name == "run.waiting" else "" if name == "run.wait" else waits
+        waits = str(event.get("message", "")) if name == "run.waiting" else "" if name == "run.wait" else waits
     flow_run, pid = str(begin["flow_run"]), int(begin["pid"])
     retrain = RunningRetrain(
         pipeline=str(begin["pipeline"]), flow_run=flow_run, pid=pid, stage=stage, since_unix_s=since_unix_s, waits=waits
     )
-    folder = Path(str(run["path"])) if run else None
+    folder = _run_folder(workspace, run)
     problems = [*_stopped("flow", pid)]
     # While it waits, the run's folder and ranks are another retrain's.
     if folder is None or waits:
@@ -147,6 +151,13 @@ def _running(begin: Event, events: list[Event]) -> RunningRetrain:
             "problems": [*problems, *_problems(folder, ranks)],
         }
     )
+
+
+def _run_folder(workspace: Workspace, run: Event) -> Path | None:
+    """By its name alone: a whole path that the ledger says could be of any folder of the machine."""
+    with contextlib.suppress(IntegrityError):
+        return workspace.local_path(f"runs/{Path(str(run['path'])).name}") if run else None
+    return None
 
 
 def _progress(folder: Path, flow_run: str, run: Event) -> dict[str, object]:
@@ -173,8 +184,8 @@ def _newest_checkpoint(checkpoints: Path) -> dict[str, object]:
 
 
 def _newest_attempt(folder: Path) -> AttemptFiles | None:
-    numbers = [int(path.name) for path in entries(folder / "attempts") if path.name.isdigit()]
-    return AttemptFiles(attempt_folder(folder, max(numbers))) if numbers else None
+    attempts = attempt_numbers(folder / "attempts")
+    return AttemptFiles(attempts[max(attempts)]) if attempts else None
 
 
 def _ranks(folder: Path) -> Iterator[RankStatus]:
@@ -216,26 +227,25 @@ def _problems(folder: Path, ranks: list[RankStatus]) -> Iterator[ProcessProblem]
 def _roles(files: AttemptFiles) -> dict[int, str]:
     roles = {marker.pid: f"rank {rank}" for rank, marker in files.read_markers().items()}
     for path in files.folder.glob("node-*.json"):
-        if (status := read_json(path)) is not None and {"guard_pid", "agent_pid"} <= status.keys():
-            roles |= {int(status["guard_pid"]): "guard", int(status["agent_pid"]): "agent"}
+        if (status := record_or_none(NodeStatus, read_json(path))) is not None:
+            roles |= {status.guard_pid: "guard", status.agent_pid: "agent"}
     return roles
 
 
 def _silent_guards(files: AttemptFiles) -> Iterator[ProcessProblem]:
     for path in files.folder.glob("node-*.vitals.json"):
-        vitals = read_json(path)
-        status = read_json(files.folder / path.name.replace(".vitals", ""))
-        if vitals is None or status is None or status.get("state") == "ended":
+        reported = (read_json(path) or {}).get("unix_s")
+        status = record_or_none(NodeStatus, read_json(files.folder / path.name.replace(".vitals", "")))
+        if not isinstance(reported, float) or status is None or status.state == "ended":
             continue
-        silent_s = time.time() - float(vitals.get("unix_s", 0.0))
-        pid = int(status.get("guard_pid", 0))
+        silent_s, pid = time.time() - reported, status.guard_pid
         # One that is stopped is named as such already.
         if silent_s > GUARD_SILENT_S and process_state(pid) not in STOPPED:
             yield ProcessProblem(
                 role="guard",
                 pid=pid,
                 state="silent",
-                what=f"the guard of node {status.get('node')} (pid {pid}) has not reported for {silent_s:,.0f} s.",
+                what=f"the guard of node {status.node} (pid {pid}) has not reported for {silent_s:,.0f} s.",
                 advice="Look whether its disk or file system answers; without its owner it ends its ranks by itself.",
             )
 

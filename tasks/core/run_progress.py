@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.data_contracts.store.places import entries
 from headway.data_contracts.store.regular_files import open_regular
+from headway.training.launch.base.protocol import attempt_numbers
 from headway.training.observe.ledger import Event
 from headway.training.observe.ledger_lines import parse_event
 
@@ -40,18 +40,16 @@ class RunProgress:
 
 def read_progress(run_dir: Path) -> RunProgress:
     """Of the newest attempt at training."""
-    attempts = [path for path in entries(run_dir / "attempts") if path.name.isdigit()]
-    newest = max(attempts, key=lambda path: int(path.name), default=None)
-    if newest is None:
+    attempts = attempt_numbers(run_dir / "attempts")
+    if not attempts:
         return RunProgress()
-    steps = read_steps(newest / "ledger" / "rank-0.jsonl")
+    newest = max(attempts)
+    steps = read_steps(attempts[newest] / "ledger" / "rank-0.jsonl")
     if not steps:
-        return RunProgress(attempt=int(newest.name))
+        return RunProgress(attempt=newest)
     ends = [float(event["unix_s"]) + float(event.get("duration_s", 0.0)) for event in steps]
     step_s = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else float(steps[-1].get("duration_s", 0.0))
-    return RunProgress(
-        attempt=int(newest.name), step=int(steps[-1]["step"]), step_unix_s=ends[-1], step_s=max(step_s, 0.0)
-    )
+    return RunProgress(attempt=newest, step=int(steps[-1]["step"]), step_unix_s=ends[-1], step_s=max(step_s, 0.0))
 
 
 def read_steps(spool: Path) -> list[Event]:

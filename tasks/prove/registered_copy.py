@@ -41,6 +41,7 @@ BYTES_PER_S = 1e6
 MAX_DATA_BYTES = 4 << 30
 """Memory of the child: MLflow holds a whole answer at once, however long it is."""
 DATABASE_TRIES = 4
+MAX_FAULT_CHARS = 600
 IMPATIENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
@@ -83,7 +84,7 @@ def fault_of(expected: Expected) -> str:
     except RegistryError as error:  # a file that is gone or cannot be read, and no server's silence
         return error.what
     if fault:
-        return fault
+        return shortened(fault, MAX_FAULT_CHARS)
     if (folder := _folder_of(place)) is not None:
         return _fault_of_folder(expected, folder)
     if expected.is_own:
@@ -301,7 +302,8 @@ def _last_line(words: IO[str]) -> str:
 
 
 def _print_answer(**message: str) -> None:
-    print(json.dumps(message), flush=True)
+    # A name or a place that a store says may be of any length.
+    print(json.dumps({name: shortened(text, MAX_FAULT_CHARS) for name, text in message.items()}), flush=True)
 
 
 def main(scratch: Path) -> None:

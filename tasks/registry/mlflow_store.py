@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,13 @@ from urllib.parse import unquote
 
 from headway.data_contracts.store.digests import canonical_json
 from headway.data_contracts.store.documents import EvaluationReport, RunSpec
-from headway.data_contracts.store.errors import EnvironmentProblem, IntegrityError, RegistryError, shortened
+from headway.data_contracts.store.errors import (
+    EnvironmentProblem,
+    HeadwayError,
+    IntegrityError,
+    RegistryError,
+    shortened,
+)
 from headway.data_contracts.store.plain_text import markdown_table
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core import identity
@@ -33,6 +40,8 @@ NOT_THERE = "RESOURCE_DOES_NOT_EXIST"
 DESCRIPTION_TAG = "mlflow.note.content"
 """MLflow's own: Markdown at the top of a run's page, which shows other tags by their first forty characters."""
 EVALUATION_TITLE = "\n\n### Evaluation\n\n"
+PARSERS = ("mlflow.", "google.protobuf", "google._upb")
+"""Modules that read a server's answers."""
 MAX_PARAM_CHARS = 6000
 """MLflow's own limit."""
 FILES = "mlartifacts"
@@ -94,7 +103,7 @@ def mlflow_client(tracking_uri: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not isinstance(error, _errors_of_mlflow()):
+        if not isinstance(error, _errors_of_mlflow()) and not _is_of_answer(error):
             raise
         message = str(error).strip().splitlines()
         raise RegistryError(
@@ -102,6 +111,14 @@ def mlflow_client(tracking_uri: str) -> Iterator[None]:
             where=tracking_uri,
             advice="Mend or start it, or correct `registry.tracking_uri`; what was trained is kept.",
         ) from error
+
+
+def _is_of_answer(error: Exception) -> bool:
+    """Whether MLflow's client, or what parses for it, stumbled over an answer: it takes any for its server's."""
+    last = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        last = str(frame.f_globals.get("__name__"))
+    return not isinstance(error, HeadwayError) and last.startswith(PARSERS)
 
 
 def _errors_of_mlflow() -> tuple[type[Exception], ...]:

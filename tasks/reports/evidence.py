@@ -83,10 +83,10 @@ def read_evidence(workspace: Workspace, report: EvaluationReport) -> Evidence:
 
 def read_curve(workspace: Workspace, checkpoint: Link) -> TrainingCurve | None:
     """None: there is none that can be read."""
-    data = workspace.read_if_there(curve_path(checkpoint))
     try:
-        return None if data is None or len(data) > MAX_CURVE_BYTES else TrainingCurve.model_validate_json(data)
-    except ValidationError:  # no digest proves it, and nothing stands on it
+        data = workspace.read_if_there(curve_path(checkpoint), MAX_CURVE_BYTES)
+        return None if data is None else TrainingCurve.model_validate_json(data)
+    except (ValidationError, IntegrityError):  # no digest proves it, and nothing stands on it
         return None
 
 

@@ -188,6 +188,7 @@ class ReferenceGraph:
         """Whether an entry of a ref is history alone: a pipeline continues after a damaged one, a model does not."""
         folder, _, name = path.rpartition("/")
         number = name.removesuffix(".json")
-        if not path.startswith("refs/") or path.startswith("refs/models/") or not number.isdigit():
+        is_number = number.isascii() and number.isdecimal()  # `²` is a digit, too
+        if not path.startswith("refs/") or path.startswith("refs/models/") or not is_number:
             return False
         return refs.entry_path(folder, int(number) + 1) in self._listed

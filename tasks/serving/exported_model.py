@@ -8,13 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from headway.data_contracts.rules.contract import parse_contract
 from headway.data_contracts.store.digests import canonical_json, sha256_bytes
 from headway.data_contracts.store.documents import (
     ContractReceipt,
     Frozen,
+    Json,
     Link,
     Registration,
     RunSpec,
@@ -24,9 +25,12 @@ from headway.data_contracts.store.documents import (
 from headway.data_contracts.store.errors import ConfigError, HeadwayError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.regular_files import read_regular
+from headway.data_contracts.store.strict_json import parse_json
 from headway.data_contracts.tables.source_spec import CsvOptions
 
 FILE = "headway.json"
+MAX_JSON_BYTES = 1 << 30
+"""Of a description: most of it are the categories that an encoder knows."""
 ADVICE = "Export the model again: `headway export models:/NAME/VERSION --out FOLDER`."
 
 
@@ -45,6 +49,32 @@ class ExportedModel(Frozen):
 
     def to_bytes(self) -> bytes:
         return canonical_json(self.model_dump(mode="json"))
+
+
+class EncoderConfig(Frozen):
+    """What encodes the rows, as far as the folder says it."""
+
+    model_config = ConfigDict(extra="ignore")
+    spec: Json
+    fitted: Json
+
+
+class ModelConfig(Frozen):
+    """What builds the model, among the weights; fields that a reader of rows does not need are passed over."""
+
+    model_config = ConfigDict(extra="ignore")
+    recipe: str
+    fields: dict[str, Json]
+    encoder: EncoderConfig
+
+
+def parse_model_config(data: bytes, where: str) -> ModelConfig:
+    """Raises `IntegrityError`: it is none, whatever its digest."""
+    try:
+        value = parse_json(data)
+        return ModelConfig.model_validate(value["model"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise IntegrityError("is no description of a model.", where=where, advice=ADVICE) from error
 
 
 def exported_model(workspace: Workspace, version: str, link: Link) -> ExportedModel:
@@ -78,12 +108,12 @@ def is_exported(place: str) -> bool:
 def read_exported(folder: Path) -> ExportedModel:
     """Raises `ConfigError`: no folder of an exported model; `IntegrityError`: its description is damaged."""
     try:
-        data = read_regular(folder / FILE)
+        data = read_regular(folder / FILE, MAX_JSON_BYTES)
     except OSError as error:
         raise ConfigError(f"holds no {FILE}.", where=str(folder), advice=ADVICE) from error
     try:
-        return ExportedModel.model_validate_json(data)
-    except ValidationError as error:
+        return ExportedModel.model_validate(parse_json(data))
+    except ValueError as error:
         raise IntegrityError("is no description of a model.", where=str(folder / FILE), advice=ADVICE) from error
 
 
@@ -102,7 +132,8 @@ def exported_file(folder: Path, registration: Registration, ending: str) -> byte
         raise IntegrityError(f"no {name} is registered with it.", where=registration.link.short)
     where = str(folder / name)
     try:
-        data = read_regular(folder / name)
+        # As long as it was registered: a hole makes a file of any length.
+        data = read_regular(folder / name, file.size_bytes)
     except OSError as error:
         raise IntegrityError("is gone, or cannot be read.", where=where, advice=ADVICE) from error
     if sha256_bytes(data) != file.sha256:

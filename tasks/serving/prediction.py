@@ -18,13 +18,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headway.data_contracts.store.documents import FittedState, Json, Registration, RunSpec, ShardManifest
-from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.data_contracts.store.errors import ConfigError, DataError, IntegrityError, shortened
 from headway.data_contracts.store.publication import Workspace
-from headway.data_contracts.store.strict_json import parse_json
 from headway.data_contracts.types.notebook_card import notebook_card
 from headway.tasks.registry import model_refs
 from headway.tasks.registry.model_export import ARTIFACTS, registered_graph
-from headway.tasks.serving.exported_model import exported_file, read_exported
+from headway.tasks.serving.exported_model import ADVICE, exported_file, parse_model_config, read_exported
 from headway.tasks.serving.rows_to_predict import ROWS, as_table, rows_with_all_numbers, with_fitted_types
 from headway.training.config.encoder_specs import ENCODER_SPEC, BytePairSpec, EncoderSpec, TabularEncoderSpec
 from headway.training.data.encode.blocks import SourceBlock
@@ -32,6 +31,7 @@ from headway.training.data.encode.byte_pair import TOKENIZER_FILE, BytePairEncod
 from headway.training.data.encode.data_shape import classes_of, data_shape
 from headway.training.data.encode.encoders import fitted_file
 from headway.training.data.encode.packing import EOT_ID
+from headway.training.data.encode.table_statistics import table_statistics
 from headway.training.data.encode.tabular import TabularEncoder
 from headway.training.graph_check.safe_graph import load_graph
 from headway.training.programs.evaluation import graph_model, prediction, recipe_of
@@ -40,7 +40,7 @@ from headway.training.recipes.built_in import BUILT_IN
 from headway.training.recipes.load import load_recipe
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from headway.training.recipes.protocol import Recipe
 
@@ -135,13 +135,28 @@ class TableModel:
         recipe = self.require_recipe()
         encoded = self._encoded(table, row_numbers)
         columns = {name: torch.as_tensor(values) for name, values in encoded.items()}
+        width = len(self.classes) or 1
         with torch.inference_mode():
             given = recipe.inputs(columns)  # type: ignore[attr-defined]  # the tabular recipes have it
-            made = [self.graph(some).float() for some in given.split(ROWS_AT_ONCE) if len(some)]
-        width = len(self.classes) or 1
+            made = [self._asked(some, width) for some in given.split(ROWS_AT_ONCE) if len(some)]
         values: NDArray[np.float32] = torch.cat([torch.zeros(0, width), *made]).numpy()
         self._refuse_overflows(values, encoded, row_numbers)
         return values
+
+    def _asked(self, given: Tensor, width: int) -> Tensor:
+        """The graph's answer, float32 (rows, width). A digest proves whose graph it is, not that it is of these rows.
+
+        Raises:
+            IntegrityError: it has none of that shape.
+        """
+        try:
+            made: Tensor = self.graph(given).float()
+        except Exception as error:  # what torch raises where shapes do not match, or the graph asserts
+            message = shortened(" ".join(str(error).split()), 200)
+            raise _unfit(f"it fails ({type(error).__name__}: {message})") from error
+        if made.shape != (len(given), width):
+            raise _unfit(f"its answers are {tuple(made.shape)}, not {(len(given), width)}")
+        return made
 
     def require_recipe(self) -> Recipe:
         """Raises `ConfigError`: a recipe of your own, of which only you know how it calls its model."""
@@ -256,6 +271,10 @@ class TextModel:
         return made
 
 
+def _unfit(what: str) -> IntegrityError:
+    return IntegrityError(f"the graph does not belong to the encoder: {what}.", where=GRAPH, advice=ADVICE)
+
+
 def _card(version: ModelVersion, facts: Mapping[str, str]) -> str:
     digest = {"registration": version.sha256}
     return notebook_card(f"{version.name} version {version.version}", facts={**facts, **digest})
@@ -293,20 +312,27 @@ def load_exported_table_model(folder: Path) -> TableModel:
     found = read_exported(folder)
     registration = found.registration
     data = exported_file(folder, registration, f"/{WEIGHTS}/{CONFIG}")
-    config = parse_json(data)["model"]
-    encoder = config["encoder"]
-    table = _require_table(ENCODER_SPEC.validate_python(encoder["spec"]), str(folder))
+    config = parse_model_config(data, str(folder / CONFIG))
+    encoder = config.encoder
+    table = _require_table(_encoder_spec(encoder.spec, str(folder / CONFIG)), str(folder))
     recipe = None
-    if config["recipe"] in BUILT_IN:
-        recipe = load_recipe(config["recipe"], config["fields"], data_shape(encoder["spec"], encoder["fitted"]))
+    if config.recipe in BUILT_IN:
+        recipe = load_recipe(config.recipe, config.fields, data_shape(encoder.spec, encoder.fitted))
     graph_bytes = exported_file(folder, registration, f"/{ARTIFACTS}/{GRAPH}")
     return _table_model(
         ModelVersion(registration.model, found.version, registration.sha256),
         table,
-        encoder["fitted"],
+        encoder.fitted,
         graph=load_graph(graph_bytes, str(folder / GRAPH)),
         recipe=recipe,
     )
+
+
+def _encoder_spec(value: Json, where: str) -> EncoderSpec:
+    try:
+        return ENCODER_SPEC.validate_python(value)
+    except ValueError as error:
+        raise IntegrityError("says no encoder.", where=where) from error
 
 
 def _require_table(spec: EncoderSpec, where: str) -> TabularEncoderSpec:
@@ -322,6 +348,7 @@ def _require_table(spec: EncoderSpec, where: str) -> TabularEncoderSpec:
 def _table_model(
     version: ModelVersion, spec: TabularEncoderSpec, statistics: Json, *, graph: nn.Module, recipe: Recipe | None
 ) -> TableModel:
+    learnt = table_statistics(spec, statistics)
     return TableModel(
         version=version,
         # What is asked has no label.
@@ -331,7 +358,7 @@ def _table_model(
         classes=classes_of(spec, statistics),
         fitted_types={
             **dict.fromkeys(spec.numeric, pa.float64()),
-            **{each["column"]: pa.array(each["values"] or [""]).type for each in statistics["categorical"]},
+            **{each.column: pa.array(each.values or [""]).type for each in learnt.categorical},
         },
     )
 
@@ -377,7 +404,7 @@ def _stands_on(workspace: Workspace, model_uri: str) -> _StandsOn:
     name, version, link = model_refs.resolve(workspace, model_uri)
     registration = workspace.load(link, Registration)
     run = workspace.load(registration.run, RunSpec)
-    spec = ENCODER_SPEC.validate_python(workspace.load(run.manifest, ShardManifest).spec["encoder"])
+    spec = _encoder_spec(dict(workspace.load(run.manifest, ShardManifest).spec).get("encoder"), run.manifest.short)
     return _StandsOn(name, version, registration, run, spec, workspace.load(run.fitted, FittedState))
 
 

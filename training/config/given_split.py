@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final, Literal
@@ -26,6 +27,7 @@ MAX_COMPARED: Final = 100
 """Values without rows that are held against those: of more, nobody mistyped all."""
 LONGEST: Final = 100
 """Characters of a value that somebody may have mistyped; to compare takes time that grows with their square."""
+WHOLE_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 ADVICE: Final = "List it under shards.split.train or heldout, or set shards.split.others: leave_out."
 
 
@@ -167,7 +169,7 @@ class GivenSplit(Frozen):
 
     def of_text(self, text: str) -> int:
         """Of a value of the column, as a text; refuses nothing."""
-        named = [("str", text), *([("int", int(text))] if text.lstrip("-").isdecimal() else [])]
+        named = [("str", text), *([("int", int(text))] if WHOLE_NUMBER.fullmatch(text) else [])]
         if any(_named(value) in named for value in self.heldout):
             return HELD_OUT
         return TRAINS if not self.train or any(_named(value) in named for value in self.train) else NEITHER

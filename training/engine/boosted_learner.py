@@ -154,7 +154,8 @@ class BoostedLearner:
         """Take over trees, and add up what they say of the training rows.
 
         Raises:
-            IntegrityError: a tensor or a scalar is missing, or a tensor has another shape.
+            IntegrityError: a tensor or a scalar is missing, a tensor has another shape, or there are more trees than
+                there can be.
         """
         own = {name: cast(Tensor, value) for name, value in self.weights().items()}
         for name in sorted(own.keys() | tensors.keys()):
@@ -164,6 +165,7 @@ class BoostedLearner:
             raise IntegrityError(f"scalar {CONVERGED} is missing.", where="checkpoint")
         for name, value in own.items():
             value.copy_(tensors[name])
+        self.model.eval()  # looks at how many there are
         self._begin()
         for iteration in range(int(self.model.num_iterations)):
             self._raw += self._predicted(self._records[~self._is_validation], iteration)

@@ -223,7 +223,7 @@ def graph_model(workspace: Workspace, graph: StoredFile) -> nn.Module:
         IntegrityError: gone, or not the registered bytes; or loading them could run code.
     """
     # Read once: the bytes that are hashed are the ones that are loaded.
-    data = workspace.read(graph.path)
+    data = workspace.read(graph.path, graph.size_bytes)
     if sha256_bytes(data) != graph.sha256:
         raise IntegrityError("its bytes are not the registered ones.", where=graph.path)
     return load_graph(data, graph.path)

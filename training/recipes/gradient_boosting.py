@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from headway.data_contracts.store.errors import IntegrityError
 from headway.training.config.recipe_specs import GradientBoostingSpec, TabularModelSpec
 from headway.training.config.shapes import TabularNumberShape, TabularShape
 from headway.training.recipes.protocol import Losses
@@ -73,8 +74,15 @@ class BoostedTrees(nn.Module):
             self.baseline.data.fill_(shape.mean)
 
     def train(self, mode: bool = True) -> BoostedTrees:
-        """How much there is to be led through is looked up here: a traced graph has it as a constant."""
-        self._iterations, self._levels = self._most if mode else (int(self.num_iterations), int(self.num_levels))
+        """How much there is to be led through is looked up here: a traced graph has it as a constant.
+
+        Raises:
+            IntegrityError: more than there can be, which would be led through for ever.
+        """
+        grown = int(self.num_iterations), int(self.num_levels)
+        if not all(0 <= number <= most for number, most in zip(grown, self._most, strict=True)):
+            raise IntegrityError(f"trees of {grown[0]} iterations and {grown[1]} levels fit no configuration.")
+        self._iterations, self._levels = self._most if mode else grown
         super().train(mode)
         return self
 

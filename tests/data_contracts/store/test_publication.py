@@ -421,3 +421,24 @@ def test_a_place_that_takes_no_objects_is_no_workspace_and_is_not_asked(uri: str
         with pytest.raises(ConfigError, match=r"is neither.*s3://bucket/prefix"):
             use(uri)
     assert time.monotonic() - started_s < 5
+
+
+@pytest.mark.parametrize("first", [Workspace, Workspace.create])
+def test_the_local_side_of_a_remote_workspace_is_its_users_alone_whoever_opens_it_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Callable[[str], Workspace]
+) -> None:
+    monkeypatch.setenv("HEADWAY_LOCAL", str(tmp_path / "local"))
+    workspace = first(f"memory://{uuid.uuid4().hex}")
+    copy = workspace.fetch(workspace.publish("models/weights", b"secret"))
+    assert copy.is_relative_to(workspace.local_root)
+    assert workspace.local_root.stat().st_mode & 0o077 == 0
+
+
+def test_a_file_with_a_hole_of_terabytes_is_not_read_into_memory(tmp_path: Path) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    workspace.publish("cards/x.md", b"")
+    os.truncate(workspace.local_path("cards/x.md"), 1 << 43)
+    with pytest.raises(IntegrityError, match="is longer than"):
+        workspace.read_if_there("cards/x.md")
+    assert workspace.publish_addressed("cards/x.md", b"text").size_bytes == 4
+    assert workspace.read("cards/x.md") == b"text"

@@ -44,6 +44,8 @@ def answered(code: str, status: int) -> ClientError:
         ("RequestTimeTooSkewed", 403, "clock"),
         ("InvalidRange", 416, "range"),
         ("InvalidArgument", 400, "unknown"),
+        ("\u00b2", 503, "transient"),
+        ("9" * 5000, 404, "gone"),
     ],
 )
 def test_a_servers_answer_is_understood_as_it_is_and_as_s3fs_translates_it(code, status, meaning) -> None:

@@ -33,7 +33,11 @@ def test_a_type_survives_parquet(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "str", "integer", "decimal128(39, 0)", "decimal128(3, 4)", "list<list<int8>>", "list<>", "struct<>", "INT64"],
+    [
+        *("", "str", "integer", "decimal128(39, 0)", "decimal128(3, 4)", "list<list<int8>>", "list<>", "struct<>"),
+        *("INT64", "fixed_size_binary[2147483648]", f"fixed_size_binary[{'9' * 5000}]", f"decimal128({'9' * 5000}, 0)"),
+        *("fixed_size_list<int8>[2147483648]", f"fixed_size_list<int8>[{'9' * 5000}]"),
+    ],
 )
 def test_what_is_no_type_is_refused(name: str) -> None:
     with pytest.raises(UnknownType, match="is no column type"):

@@ -25,7 +25,7 @@ from headway.flows.show.status_metrics import metrics
 from headway.tasks.core.stage_records import STAGES
 from headway.training.launch.base.launcher import Handle
 from headway.training.launch.base.process_tree import process_state
-from headway.training.launch.base.protocol import TOKEN, write_json
+from headway.training.launch.base.protocol import TOKEN, read_json, write_json
 from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords
 from headway.training.observe.ledger import Ledger
 from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
@@ -191,3 +191,35 @@ def test_a_run_that_is_trained_and_is_being_verified_is_not_said_to_be_finished(
     ledger.event("task", task="launch", duration_s=0.0)
     ledger.event("task.begin", task="verify")
     assert f"{RUN} trained, in stage verify" in shown(workspace)
+
+
+def test_a_line_that_another_user_planted_is_no_retrain_and_leads_nowhere_else(workspace, training, process) -> None:
+    elsewhere = workspace.local_root.parent / "elsewhere"
+    (elsewhere / "attempts" / "001").mkdir(parents=True)
+    at = process()
+    here = {"host": socket.gethostname(), "pid": at.pid, "start_ticks": start_ticks(at.pid)}
+    whole = {"flow_run": "x", "pipeline": "planted", **here}
+    for number, left_out in enumerate(("pipeline", "flow_run", "pid", "")):
+        spool = Ledger(workspace.local_path(f"ledger/planted{number}/flow.jsonl"))
+        spool.event("flow.begin", **{name: value for name, value in whole.items() if name != left_out})
+        for name in ("run.waiting", "run.wait", "task"):
+            spool.event(name, task="launch")
+        spool.event("task.begin", task="launch")
+        spool.event("run.folder", path=str(elsewhere))
+    planted = [each for each in read_status(workspace.uri).running if each.pid == at.pid]
+    assert [(each.flow_run, each.attempt, each.ranks) for each in planted] == [("x", None, [])]
+    assert not planted[0].problems
+
+
+@pytest.mark.parametrize("name", ["node-0.json", "node-0.vitals.json", "rank-1.json"])
+@pytest.mark.parametrize("value", ["x", None, [], 1 << 80])
+def test_a_record_of_an_attempt_that_is_damaged_costs_no_more_than_what_it_says(
+    workspace, training, name: str, value: Any
+) -> None:
+    path = workspace.local_path(f"runs/{RUN}/attempts/002/{name}")
+    record = read_json(path)
+    assert record is not None
+    for field in record:
+        write_json(path, record | {field: value})
+        (running,) = read_status(workspace.uri).running
+        assert running.pipeline == "tiny" and shown(workspace)

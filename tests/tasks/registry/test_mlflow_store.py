@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import http.server
 import shutil
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from headway.data_contracts.store.documents import Link, RunSpec, StoredFile
+from headway.data_contracts.store.errors import RegistryError
 from headway.tasks.registry import mlflow_store
 from tests.tasks.conftest import report_on
 
@@ -44,3 +48,49 @@ def test_a_run_that_is_read_again_has_the_parameters_of_the_one_that_was_made(
     parameters = client.get_run(made).data.params
     assert parameters["seed"] == "1" and parameters["optimizer.betas"] == "[0.9,0.95]"
     assert parameters["optimizer.groups"].startswith('[{"lr":0.02,"match":["größe.*"],"optimizer":"muon"},')
+
+
+ANSWERS = {
+    "no JSON": b"hello",
+    "another kind": b"[1, 2]",
+    "a text for a list": b'{"experiments": "x", "experiment": [1], "model_version": "q"}',
+    "a number for a text": b'{"experiments": [{"experiment_id": 7}], "experiment": {"experiment_id": {}}}',
+    "deep": b"[" * 100_000,
+}
+
+
+@pytest.fixture(params=ANSWERS.values(), ids=ANSWERS)
+def stranger(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A server that is none of MLflow's, on the port where one was."""
+
+    class Stranger(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(request.param)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_what_answers_as_no_mlflow_does_is_a_trouble_of_the_registry(stranger: str) -> None:
+    with pytest.raises(RegistryError, match="MLflow refuses"):
+        mlflow_store.connect(stranger)
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=stranger, registry_uri=stranger)
+    with pytest.raises(RegistryError), mlflow_store.mlflow_client(stranger):
+        client.get_experiment_by_name("x")
+
+
+def test_a_defect_of_ours_while_mlflow_is_asked_is_no_trouble_of_the_registry() -> None:
+    with pytest.raises(KeyError), mlflow_store.mlflow_client("http://127.0.0.1:9"):
+        raise KeyError("ours")

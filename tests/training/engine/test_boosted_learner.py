@@ -17,6 +17,7 @@ from headway.training.config.shapes import TabularNumberShape, TabularShape
 from headway.training.config.training_spec import TrainingSpec, length_line, replicas_per_rank
 from headway.training.engine import boosted_learner
 from headway.training.engine.boosted_learner import BoostedLearner
+from headway.training.engine.learner import load_model_tensors
 from headway.training.frozen.mesh_check import require_trainable
 from headway.training.graph_check.safe_graph import load_graph
 from headway.training.programs.export import GRAPH, write_graph
@@ -123,6 +124,23 @@ def test_trees_of_another_form_are_not_taken_over() -> None:
     state = dict(new_learner(reader, iterations=11).tensors())
     with pytest.raises(IntegrityError, match=r"model\.child does not fit"):
         new_learner(reader).load(state, {"converged": 0})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["num_iterations", "num_levels"])
+@pytest.mark.parametrize("number", [-1, 1 << 10, 1 << 62])
+def test_a_checkpoint_that_says_more_trees_than_there_can_be_is_refused_instead_of_led_through_for_ever(
+    name: str, number: int
+) -> None:
+    reader = Reader(2)
+    learner = new_learner(reader)
+    state = {each: torch.as_tensor(value).clone() for each, value in learner.tensors().items()}
+    state[f"model.{name}"].fill_(number)
+    with pytest.raises(IntegrityError, match="fit no configuration"):
+        learner.load(state, {"converged": 0})
+    model = new_learner(reader).model
+    load_model_tensors(model, state)
+    with pytest.raises(IntegrityError, match="fit no configuration"):
+        model.eval()
 
 
 def test_it_ends_where_rows_that_no_tree_saw_lose_no_more_and_keeps_the_best() -> None:

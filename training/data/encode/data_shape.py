@@ -17,6 +17,7 @@ from headway.training.config.encoder_specs import (
 from headway.training.config.shapes import DataShape, ImageShape, TabularNumberShape, TabularShape, TokenShape
 from headway.training.data.encode.custom_encoder import CustomEncoderFacts
 from headway.training.data.encode.packing import NUM_MARKERS
+from headway.training.data.encode.table_statistics import NumberStatistics, table_statistics
 
 
 def data_shape(encoder: Json, statistics: Json) -> DataShape:
@@ -48,20 +49,22 @@ def data_shape(encoder: Json, statistics: Json) -> DataShape:
 
 def classes_of(spec: EncoderSpec, statistics: Json) -> tuple[int | str, ...]:
     """What the source calls the classes, by their numbers; none of an encoder of one's own, and of other labels."""
-    if isinstance(spec, ImageEncoderSpec) or (isinstance(spec, TabularEncoderSpec) and spec.predicts_class):
-        return tuple(statistics["label"]["values"])
-    return ()
+    if isinstance(spec, TabularEncoderSpec) and spec.predicts_class:
+        return table_statistics(spec, statistics).label_values
+    return tuple(statistics["label"]["values"]) if isinstance(spec, ImageEncoderSpec) else ()
 
 
 def _tabular_shape(spec: TabularEncoderSpec, statistics: Json) -> TabularShape | TabularNumberShape:
-    num_numeric, label = len(spec.numeric), statistics["label"]
+    learnt = table_statistics(spec, statistics)
+    num_numeric, label = len(spec.numeric), learnt.label
     # One more than the values: number 0 is for those that training never saw.
-    cardinalities = tuple(len(column["values"]) + 1 for column in statistics["categorical"])
+    cardinalities = tuple(len(column.values) + 1 for column in learnt.categorical)
     if spec.predicts_number:
+        assert isinstance(label, NumberStatistics)  # or it were not this spec's
         # A constant label has no deviation, and dividing by zero would make it infinite.
-        mean, deviation = label["mean"], label["deviation"] or 1.0
+        mean, deviation = label.mean, label.deviation or 1.0
         return TabularNumberShape(num_numeric=num_numeric, cardinalities=cardinalities, mean=mean, deviation=deviation)
-    num_classes = len(label["values"]) if spec.predicts_class else 0
+    num_classes = len(learnt.label_values) if spec.predicts_class else 0
     return TabularShape(num_numeric=num_numeric, cardinalities=cardinalities, num_classes=num_classes)
 
 

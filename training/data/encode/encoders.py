@@ -163,7 +163,7 @@ def fitted_file(workspace: Workspace, fitted: FittedState, name: str) -> bytes:
     """
     for file in fitted.files:
         if file.path.rpartition("/")[2] == name:
-            data = workspace.read(file.path)
+            data = workspace.read(file.path, file.size_bytes)
             # Read once and checked: what is hashed is what is used.
             if sha256_bytes(data) != file.sha256:
                 raise IntegrityError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from headway.training.data.encode.categories import Categories, Lookup
 from headway.training.data.encode.exact_sums import LARGEST, ExactSum, exact_squares
 from headway.training.data.encode.protocol import RowByRow
 from headway.training.data.encode.source_columns import FIT_AGAIN, QUARANTINE, numbers, refuse_rows
+from headway.training.data.encode.table_statistics import table_statistics
 
 UNKNOWN = 0
 """Number of every value that training did not see, and of null."""
@@ -124,7 +125,7 @@ def too_few_classes(label: str, num_classes: int) -> DataError:
 class ClassLabel:
     """The class to predict, as a number from 0."""
 
-    def __init__(self, name: str, values: list[int | str]) -> None:
+    def __init__(self, name: str, values: Sequence[int | str]) -> None:
         self._lookup = Lookup(name, values)
         self.num_classes = len(values)
 
@@ -142,15 +143,19 @@ class TabularEncoder:
 
     Args:
         statistics: what `TabularFit` learnt.
+
+    Raises:
+        IntegrityError: they are none of this spec's.
     """
 
     def __init__(self, spec: TabularEncoderSpec, statistics: Json) -> None:
         self._spec = spec
-        self._means = [float(column["mean"]) for column in statistics["numeric"]]
+        learnt = table_statistics(spec, statistics)
+        self._means = [column.mean for column in learnt.numeric]
         # A constant column has no deviation; 1 leaves it at zero after the mean is taken off.
-        self._scales = [float(column["deviation"]) or 1.0 for column in statistics["numeric"]]
-        self._lookups = [Lookup(column["column"], column["values"]) for column in statistics["categorical"]]
-        self._label = ClassLabel(spec.label or "", statistics["label"]["values"]) if spec.predicts_class else None
+        self._scales = [column.deviation or 1.0 for column in learnt.numeric]
+        self._lookups = [Lookup(column.column, column.values) for column in learnt.categorical]
+        self._label = ClassLabel(spec.label or "", learnt.label_values) if spec.predicts_class else None
         self.num_classes = self._label.num_classes if self._label else 0
         self.columns = tuple(self._columns())
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
 from headway.data_contracts.store.full_disk import is_out_of_space
-from headway.data_contracts.store.publication import PRIVATE
+from headway.data_contracts.store.places import PRIVATE
 from headway.data_contracts.store.regular_files import read_regular
 
 POLL_S = 0.05

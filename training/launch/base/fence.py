@@ -19,7 +19,7 @@ from pathlib import Path
 
 from headway.data_contracts.store.errors import EnvironmentProblem, Superseded
 from headway.data_contracts.store.leftovers import staging_name
-from headway.training.launch.base.protocol import FENCE
+from headway.training.launch.base.protocol import FENCE, attempt_numbers
 
 NAME = "fence"
 REVOKED = f"{NAME}.revoked"
@@ -46,7 +46,7 @@ def acquire(run_dir: Path, attempt: Path) -> None:
 
 
 def _numbers(attempts: Path) -> list[int]:
-    return [int(path.name) for path in attempts.iterdir() if path.name.isdigit()]
+    return [*attempt_numbers(attempts)]
 
 
 def _revoke(attempt: Path) -> None:

@@ -238,9 +238,9 @@ def attempt_folder(run_dir: Path, number: int) -> Path:
 
 def leader_spools(run_dir: Path) -> list[Path]:
     """What rank 0 of each attempt has written down, the first attempt's first."""
-    # By number, since the thousandth attempt's name has a digit more; what has no number is a person's copy.
-    found = [path for path in run_dir.glob("attempts/*/ledger/rank-0.jsonl") if path.parts[-3].isdecimal()]
-    return sorted(found, key=lambda path: int(path.parts[-3]))
+    # By number, since the thousandth attempt's name has a digit more.
+    folders = (folder for _, folder in sorted(protocol.attempt_numbers(run_dir / "attempts").items()))
+    return [spool for folder in folders if (spool := protocol.AttemptFiles(folder).rank_spool(0)).exists()]
 
 
 def agent_argv(gang: Gang, attempt: Attempt, node: int, python: str) -> tuple[str, ...]:

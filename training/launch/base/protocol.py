@@ -28,6 +28,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Self, get_args
 
+from headway.data_contracts.store.places import entries
 from headway.data_contracts.store.regular_files import read_regular
 from headway.training.launch.base.failure import NO_FAILURE, EndState, Failure
 from headway.training.launch.base.record import read_record, record_or_none
@@ -63,6 +64,7 @@ OWNER_SILENT = "the owner did not renew its lease in time"
 OWNER_LOST = frozenset({OWNER_GONE, OWNER_ENDED, OWNER_RELEASED, OWNER_SILENT})
 """Why a guard stops its agent on its own account."""
 
+MAX_ATTEMPT_DIGITS = 9
 DETACHED = "detached"
 """Folder in a run's own, where a flow and a job speak of it; see `order`."""
 
@@ -81,6 +83,19 @@ class Command(Enum):
     """Let every rank write its stacks."""
     BEAT = b"b"
     """The owner lives."""
+
+
+def attempt_numbers(attempts: Path) -> dict[int, Path]:
+    """The folders of a run's attempts by number; nothing where there are none.
+
+    Others may write there, and `²` is a digit, though no number.
+    """
+    named = {path.name: path for path in entries(attempts)}
+    return {
+        int(name): path
+        for name, path in named.items()
+        if name.isascii() and name.isdecimal() and len(name) <= MAX_ATTEMPT_DIGITS
+    }
 
 
 def write_json(path: Path, value: Any, *, is_private: bool = False) -> None:

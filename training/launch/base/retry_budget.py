@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from headway.data_contracts.store.places import entries, lost_place
+from headway.data_contracts.store.places import lost_place
 from headway.training.launch.base.failure import EndState, Failure
 from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.base.protocol import attempt_numbers
 from headway.training.launch.base.record import read_record, record_or_none
 from headway.training.observe.ledger import Ledger, read_events
 
@@ -140,8 +141,7 @@ class AttemptRecords:
     def next_attempt(self) -> int:
         """A number that neither a record nor a folder carries yet."""
         # Folders count as well: an owner may have died between making one and writing its record.
-        folders = [int(path.name) for path in entries(self._run_dir / "attempts") if path.name.isdigit()]
-        return max([0, *folders, *(record.attempt for record in self.all())]) + 1
+        return max([0, *attempt_numbers(self._run_dir / "attempts"), *(record.attempt for record in self.all())]) + 1
 
     def _append(self, event: str, fields: dict[str, Any]) -> None:
         # A workspace that was unmounted would be made again, empty, at the mount point.

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.data_contracts.store.places import all_named, entries
+from headway.data_contracts.store.places import all_named
 from headway.data_contracts.store.regular_files import open_regular
 from headway.training.launch.base.log_times import LineTimes, Marks
-from headway.training.launch.base.protocol import AttemptFiles
+from headway.training.launch.base.protocol import AttemptFiles, attempt_numbers
 
 TAIL_BYTES = 8192
 MAX_LINE_BYTES = 1 << 20
@@ -110,10 +110,11 @@ def attempts_of(run_dir: Path, number: int | None = None) -> Iterator[AttemptFol
     Args:
         number: only this one of the gang that trains.
     """
-    for folder in sorted(folder for attempts in all_named("attempts", run_dir) for folder in entries(attempts)):
+    found = [each for attempts in all_named("attempts", run_dir) for each in attempt_numbers(attempts).items()]
+    for own, folder in sorted(found, key=lambda each: each[1]):
         gang = gang_of(run_dir, folder.parent.parent)
-        if folder.name.isdigit() and (number is None or (gang, int(folder.name)) == (TRAINING, number)):
-            yield AttemptFolder(folder=folder, gang=gang, number=int(folder.name))
+        if number is None or (gang, own) == (TRAINING, number):
+            yield AttemptFolder(folder=folder, gang=gang, number=own)
 
 
 class _AttemptLogs:
@@ -155,7 +156,7 @@ class _AttemptLogs:
 
     def _nodes(self) -> list[int]:
         names = [path.stem.removeprefix("node-") for path in self._files.folder.glob("node-*.log")]
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
 
 class RunLogs:

@@ -166,6 +166,8 @@ def test_the_contracts_leakage_rules_see_the_same_split() -> None:
     assert split.key == "part" and split.of_rows is not None
     names = split.of_rows(pa.array(["a"] * 5), pa.array(range(5)), pa.array(PARTS))
     assert names.to_pylist() == ["train", None, "heldout", "train", None]
+    for text in ("--5", "9" * 5000, "\u00b2", "-"):
+        assert split.of_text(text) is None, "a value like a number, and none"
     files = ShardSpec.model_validate({"split": {"heldout": ["2026/**"]}})
     split = pipeline_split(files, {})
     assert (split.of_text("2026/a"), split.of_text("2025/a"), split.of_rows) == ("heldout", "train", None)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from headway.data_contracts.store.errors import EnvironmentProblem, Superseded
+from headway.tasks.core.run_progress import read_progress
 from headway.training.checkpoint.layout import MANIFEST_NAME, directory_name
 from headway.training.checkpoint.read import verify_checkpoint
 from headway.training.config.training_spec import RecipeSpec
@@ -21,6 +22,8 @@ from headway.training.launch.base.gang import Gang, LaunchSpec, attempt_folder
 from headway.training.launch.base.ports import free_port
 from headway.training.launch.base.process_tree import process_state
 from headway.training.launch.base.protocol import ATTEMPT, FENCE, AttemptFiles
+from headway.training.launch.base.retry_budget import AttemptRecords
+from headway.training.launch.diagnosis.logs import attempts_of
 from headway.training.launch.supervise.supervisor import supervise
 from headway.training.observe.ledger import Ledger
 from tests.training.attempts import begin
@@ -28,6 +31,19 @@ from tests.training.conftest import TINY, TinyProject, rank_environment, start_f
 from tests.waiting import DEADLINE_S, wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[4]
+
+
+def test_a_name_that_is_no_attempts_number_takes_nothing_away(tmp_path: Path) -> None:
+    attempt = begin(tmp_path, 1)
+    for name in ("\u00b2", "\u0663", "9" * 200, "x"):
+        (tmp_path / "attempts" / name).mkdir()
+    attempt.require()
+    assert not attempt.is_revoked
+    assert AttemptRecords(tmp_path).next_attempt() == 2
+    assert read_progress(tmp_path).attempt == 1
+    assert [each.number for each in attempts_of(tmp_path)] == [1]
+    begin(tmp_path, 2)
+    assert attempt.is_revoked
 
 
 def test_a_later_attempt_takes_away_the_mandates_of_all_before(tmp_path: Path) -> None:
