@@ -19,13 +19,13 @@ from rich.text import Text
 from headway.data_contracts.drafting.contract_draft import draft_contract
 from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile, profile_rows
 from headway.data_contracts.scans.rows_database import RowsDatabase, out_of_memory
+from headway.data_contracts.sources.delimited import FOUND, CsvChoice
 from headway.data_contracts.sources.inference import GuessedSource, guess_source
 from headway.data_contracts.sources.reading import rows_files, take_snapshot
 from headway.data_contracts.store.documents import Snapshot
 from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.store.plain_text import one_line
 from headway.data_contracts.tables.digest_cache import DigestCache
-from headway.data_contracts.tables.source_spec import CsvOptions
 from headway.data_contracts.types.report_text import count
 from headway.flows.act.editor_schemas import schema_comment, schema_files
 from headway.flows.act.encoder_draft import (
@@ -43,14 +43,12 @@ MAX_COLUMNS = 4096
 """Each is profiled, and a person is to read what was drafted of it."""
 
 
-_PLAIN = {name: field.default for name, field in CsvOptions.model_fields.items()}
-
-
 class ContractDraft(NamedTuple):
     contract: Path
     pipeline: Path
     profile: TableProfile
     source: GuessedSource
+    said: CsvChoice
     label: LabelFacts | None
     """What is to be predicted; None: nothing, or nobody has said."""
     excluded: list[ExcludedColumn]
@@ -82,10 +80,10 @@ class NewFiles(contextlib.ExitStack):
         self.pop_all()
 
 
-def draft(data: str, *, out: str, name: str, base: Path, label: str = "") -> ContractDraft:
+def draft(data: str, *, out: str, name: str, base: Path, label: str = "", said: CsvChoice = FOUND) -> ContractDraft:
     """Profile data and write both files, or neither. Arguments and errors are those of `write_draft`."""
     with NewFiles() as files:
-        drafted = write_draft(files, data, out=out, name=name, base=base, label=label)
+        drafted = write_draft(files, data, out=out, name=name, base=base, label=label, said=said)
         files.keep()
     return drafted
 
@@ -98,6 +96,7 @@ def write_draft(
     name: str,
     base: Path,
     label: str = "",
+    said: CsvChoice = FOUND,
     project: Path | None = None,
 ) -> ContractDraft:
     """Profile data and write both files, which must not exist.
@@ -108,6 +107,7 @@ def write_draft(
         name: of contract and pipeline; made from the data's only file, or else from `data`, if empty.
         base: the folder relative paths start from.
         label: the column to predict; empty: guessed by its name.
+        said: how delimited text is written.
         project: data within this folder are named relative to the pipeline file; the file's own folder if left out.
 
     Raises:
@@ -116,7 +116,7 @@ def write_draft(
     """
     if name:
         require_name(name, where=f"--name {name!r}")
-    found = guess_source(data, base=base)
+    found = guess_source(data, base=base, said=said)
     name = name or slug(found.only_file or data)
     contract = base / (out or f"{name}.contract.yaml")
     pipeline = contract.with_name(f"{contract.name.removesuffix('.yaml').removesuffix('.contract')}.pipeline.yaml")
@@ -144,7 +144,14 @@ def write_draft(
             files.write(path, text)
     facts = label_facts(profile, encoder, is_given=bool(label))
     return ContractDraft(
-        contract, pipeline, profile, found, facts, excluded_columns(profile, encoder), encoder["kind"] == "tabular"
+        contract,
+        pipeline,
+        profile,
+        found,
+        said,
+        facts,
+        excluded_columns(profile, encoder),
+        encoder["kind"] == "tabular",
     )
 
 
@@ -241,10 +248,8 @@ def print_profiled(drafted: ContractDraft, console: Console) -> None:
     profile = drafted.profile
     suspected = [column.name for column in profile.columns if column.suspicions]
     console.print(f"{count(profile.num_rows, 'row')}, {count(len(profile.columns), 'column')}")
-    csv = drafted.source.spec.csv
-    sniffed = {"delimiter": "separated by {!r}", "encoding": "written in {}", "decimal": "numbers with a {!r}"}
-    if seen := [how.format(value) for name, how in sniffed.items() if (value := getattr(csv, name)) != _PLAIN[name]]:
-        console.print(f"values are {', '.join(seen)}, as it seems from the first lines")
+    if drafted.source.spec.format == "csv":
+        _print_written_as(drafted, console)
     if drafted.source.has_index:
         console.print("the first column has no name, as pandas writes row numbers: it is passed over")
     if drafted.source.num_excluded:
@@ -256,6 +261,22 @@ def print_profiled(drafted: ContractDraft, console: Console) -> None:
         console.print(Text(one_line(f"may hold personal data: {', '.join(suspected)}"), style="yellow"))
     if drafted.is_table:
         _print_columns(drafted, console)
+
+
+def _print_written_as(drafted: ContractDraft, console: Console) -> None:
+    """How delimited text was read: where that is wrong, nothing that follows is right."""
+    csv, said, also = drafted.source.spec.csv, drafted.said, drafted.source.also_delimiters
+    parts = {"delimiter": repr(csv.delimiter), "encoding": csv.encoding, "decimal": repr(csv.decimal)}
+    found = [name for name in parts if not getattr(said, name)]
+    line = ", ".join(f"{name} {value}{'' if name in found else ' (as you said)'}" for name, value in parts.items())
+    options = ", ".join(f"--{name}" for name in found)
+    others = f"; found in the first lines: {options} {'says' if len(found) == 1 else 'say'} another" if found else ""
+    console.print(Text(one_line(f"read as      {line}{others}")))
+    if also:
+        fits = f"{' and '.join(map(repr, also))} would part the first lines as well: `--delimiter` says which it is"
+        console.print(Text(one_line(f"             {fits}"), style="yellow"))
+    if len(drafted.profile.columns) == 1:
+        console.print(Text("             one column: if it should be more, `--delimiter` is another", style="yellow"))
 
 
 def _print_columns(drafted: ContractDraft, console: Console) -> None:

@@ -332,8 +332,87 @@ def test_what_separates_values_is_found_and_said(headway: Headway, tmp_path: Pat
     (tmp_path / "rows.csv").write_text(f"x{delimiter}words{delimiter}target\n{rows}")
     drafted = headway("contract", "init", "rows.csv")
     assert drafted.code == 0, drafted.err
-    assert f"values are separated by {delimiter!r}" in drafted.out
+    assert re.search(rf"read as +delimiter {re.escape(repr(delimiter))}, .*; found in the first lines", drafted.out)
     assert list(load_contract(tmp_path / "rows.contract.yaml").columns) == ["x", "words", "target"]
+
+
+def _sales(delimiter: str, price: str = "{},5") -> str:
+    rows = (f"Łódź {n % 3}{delimiter}{price.format(n % 97)}{delimiter}{n % 2}\n" for n in range(NUM_ROWS))
+    return f"miasto{delimiter}cena{delimiter}target\n{''.join(rows)}"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("file", "data", "options", "line", "csv"),
+    [
+        (
+            "a.csv",
+            _sales(";").encode("cp1250"),
+            ("--encoding", "windows-1250"),
+            "delimiter ';', encoding cp1250 (as you said), decimal ','; found in the first lines: --delimiter, --dec",
+            {"delimiter": ";", "encoding": "cp1250", "decimal": ","},
+        ),
+        (
+            "a.csv",
+            _sales("|").replace("Łódź", "a;b").encode("latin-1"),
+            ("--delimiter", "pipe", "--encoding", "latin1", "--decimal", ","),
+            "delimiter '|' (as you said), encoding latin-1 (as you said), decimal ',' (as you said)\n",
+            {"delimiter": "|", "encoding": "latin-1", "decimal": ","},
+        ),
+        (
+            "a.dat",
+            _sales("\t", "{}.5").encode(),
+            ("--delimiter", "tab"),
+            "delimiter '\\t' (as you said), encoding utf-8, decimal '.'; found in the first lines: --encoding, --dec",
+            {"delimiter": "\t"},
+        ),
+    ],
+)
+def test_what_a_person_says_of_delimited_text_is_drafted_said_and_keeps_its_contract(
+    headway: Headway, tmp_path: Path, file: str, data: bytes, options: tuple[str, ...], line: str, csv
+) -> None:
+    (tmp_path / file).write_bytes(data)
+    drafted = headway("contract", "init", file, *options)
+    assert drafted.code == 0, drafted.err
+    assert line in drafted.out
+    source = load_pipeline(tmp_path / "a.pipeline.yaml").source
+    assert (source.format, source.csv.model_dump(exclude_defaults=True)) == ("csv", csv)
+    columns = load_contract(tmp_path / "a.contract.yaml").columns
+    assert {name: column.type for name, column in columns.items()} == {
+        "miasto": "string",
+        "cena": "double",
+        "target": "int64",
+    }
+    if csv.get("encoding") != "latin-1":
+        assert columns["miasto"].one_of == ("Łódź 0", "Łódź 1", "Łódź 2")
+    checked = headway("contract", "check", "a.pipeline.yaml")
+    assert checked.code == 0, checked.out + checked.err
+
+
+def test_what_is_said_of_delimited_text_and_means_nothing_is_refused_before_anything_is_read(
+    headway: Headway, tmp_path: Path
+) -> None:
+    for options, message in {
+        ("--delimiter", ";;"): "--delimiter ';;': is no delimiter",
+        ("--encoding", "latin-99"): "--encoding 'latin-99': is no encoding that is read. There are utf-8,",
+        ("--decimal", ";"): "--decimal ';': is neither",
+    }.items():
+        for command in (("contract", "init", "nowhere.csv"), ("init", "shop", "--data", "nowhere.csv")):
+            refused = headway(*command, *options)
+            assert (refused.code, message in refused.err) == (2, True), refused.err
+    refused = headway("init", "shop", "--delimiter", ";")
+    assert refused.code == 2 and "--delimiter: goes with data of your own. Say `--data`" in refused.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.process
+def test_a_new_project_takes_what_is_said_of_its_data(headway: Headway, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(_sales(";").encode("cp1250"))
+    drafted = headway("init", "shop", "--data", "a.csv", "--encoding", "cp1250")
+    assert drafted.code == 0, drafted.err
+    assert "encoding cp1250 (as you said)" in drafted.out
+    csv = load_pipeline(tmp_path / "shop/deployments/shop.pipeline.yaml").source.csv
+    assert csv.model_dump(exclude_defaults=True) == {"delimiter": ";", "encoding": "cp1250", "decimal": ","}
 
 
 @pytest.mark.process
