@@ -8,15 +8,17 @@ import re
 import shlex
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 from rich.console import Console
 from rich.text import Text
 
 from headway.data_contracts.drafting.contract_draft import draft_contract
+from headway.data_contracts.drafting.leaking_inputs import NO_LEAKS, LeakingInputs, leaking_inputs
 from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile, profile_rows
 from headway.data_contracts.scans.rows_database import RowsDatabase, out_of_memory
 from headway.data_contracts.sources.delimited import FOUND, CsvChoice
@@ -32,15 +34,20 @@ from headway.flows.act.encoder_draft import (
     ExcludedColumn,
     LabelFacts,
     draft_encoder,
+    drafted_label,
     excluded_columns,
     is_label_name,
     label_facts,
 )
 from headway.flows.act.pipeline_draft import draft_pipeline, excluded_line, heldout_fraction, in_words
 from headway.flows.console.console import plain_console
+from headway.tasks.registry.promotion import LEAK_ADVICE, LIKELY_LEAK_ADVICE
 
 MAX_COLUMNS = 4096
 """Each is profiled, and a person is to read what was drafted of it."""
+
+
+LEAK_LEFT_OUT = "If it is known when the model is asked, put it back and say `promotion: {label_leak: allow}`"
 
 
 class ContractDraft(NamedTuple):
@@ -51,6 +58,7 @@ class ContractDraft(NamedTuple):
     said: CsvChoice
     label: LabelFacts | None
     """What is to be predicted; None: nothing, or nobody has said."""
+    leaks: LeakingInputs
     excluded: list[ExcludedColumn]
     """Columns that the model would not read."""
     is_table: bool
@@ -123,19 +131,28 @@ def write_draft(
     for path in (contract, pipeline):
         if path.exists():
             raise _exists(path)
-    snapshot, profile = _profile(found, base)
+    snapshot, profile, encoder, leaks = _profile(found, base, label)
     seen = _describe_source(data, snapshot)
     is_text = not found.spec.is_table
-    folders = {folder for file in snapshot.files for folder in file.path.split("/")[:-1]}
-    partitions = {folder.partition("=")[0] for folder in folders if "=" in folder}
-    profile = replace(profile, columns=tuple(_with_partition(each, partitions) for each in profile.columns))
     beside = _beside(found, base, pipeline.parent.resolve(), (project or pipeline.parent).resolve())
-    encoder = draft_encoder(profile, is_text=is_text, label=label)
     pipeline_text = draft_pipeline(
-        beside, profile, encoder, name=name, seen=seen, contract=contract, is_partitioned=bool(partitions)
+        beside,
+        profile,
+        encoder,
+        name=name,
+        seen=seen,
+        contract=contract,
+        is_partitioned=bool(_partitions(snapshot)),
+        leaks=leaks,
     )
     contract_text = draft_contract(
-        profile, name=name, source=seen, is_text=is_text, now_unix_s=time.time(), label=encoder.get("label", "")
+        profile,
+        name=name,
+        source=seen,
+        is_text=is_text,
+        now_unix_s=time.time(),
+        label=encoder.get("label", ""),
+        leaks=leaks,
     )
     files.write(contract, schema_comment("contract") + contract_text)
     files.write(pipeline, schema_comment("pipeline") + pipeline_text)
@@ -150,7 +167,8 @@ def write_draft(
         found,
         said,
         facts,
-        excluded_columns(profile, encoder),
+        leaks,
+        excluded_columns(profile, encoder, leaks),
         encoder["kind"] == "tabular",
     )
 
@@ -160,7 +178,21 @@ def _with_partition(column: ColumnProfile, partitions: set[str]) -> ColumnProfil
     return replace(column, is_partition=column.name in partitions and not is_label_name(column.name))
 
 
-def _profile(found: GuessedSource, base: Path) -> tuple[Snapshot, TableProfile]:
+class _Profiled(NamedTuple):
+    snapshot: Snapshot
+    profile: TableProfile
+    encoder: dict[str, Any]
+    """The fields of `shards.encoder`."""
+    leaks: LeakingInputs
+
+
+def _partitions(snapshot: Snapshot) -> set[str]:
+    """Columns that folders such as `day=1` name."""
+    folders = {folder for file in snapshot.files for folder in file.path.split("/")[:-1]}
+    return {folder.partition("=")[0] for folder in folders if "=" in folder}
+
+
+def _profile(found: GuessedSource, base: Path, label: str) -> _Profiled:
     with tempfile.TemporaryDirectory(prefix="headway-init-") as folder:
         scratch = Path(folder).resolve()
         digests = DigestCache(scratch / "digests.json")
@@ -181,7 +213,11 @@ def _profile(found: GuessedSource, base: Path) -> tuple[Snapshot, TableProfile]:
             try:
                 with database.connect() as connection:
                     database.create_views(connection)
-                    return snapshot, profile_rows(connection, rows.columns, database.select)
+                    profile = profile_rows(connection, rows.columns, database.select)
+                    partitions = _partitions(snapshot)
+                    columns = tuple(_with_partition(each, partitions) for each in profile.columns)
+                    profile = replace(profile, columns=columns)
+                    return _drafted(connection, snapshot, profile, is_text=not found.spec.is_table, label=label)
             except duckdb.OutOfMemoryException as error:
                 raise out_of_memory(database.memory_limit) from error
             except duckdb.Error as error:
@@ -191,6 +227,21 @@ def _profile(found: GuessedSource, base: Path) -> tuple[Snapshot, TableProfile]:
                     where=found.spec.uri,
                     advice="Look for values that no type should hold, such as a date in the year 1,000,000.",
                 ) from error
+
+
+def _drafted(
+    connection: duckdb.DuckDBPyConnection, snapshot: Snapshot, profile: TableProfile, *, is_text: bool, label: str
+) -> _Profiled:
+    """An input that alone tells the label is not drafted: who reads no comment would train on it, and be refused."""
+    encoder = draft_encoder(profile, is_text=is_text, label=label)
+    predicted = drafted_label(encoder)
+    if predicted is None:
+        return _Profiled(snapshot, profile, encoder, NO_LEAKS)
+    types = {column.name: column.type for column in profile.columns}
+    leaks = leaking_inputs(connection, predicted, types, profile.num_rows)
+    if leaks.telling and {*predicted.inputs} - {*leaks.telling}:
+        encoder = draft_encoder(profile, is_text=is_text, label=label, leaks=leaks)
+    return _Profiled(snapshot, profile, encoder, leaks)
 
 
 def _beside(found: GuessedSource, base: Path, folder: Path, project: Path) -> GuessedSource:
@@ -291,10 +342,24 @@ def _print_columns(drafted: ContractDraft, console: Console) -> None:
     if label is not None and label.num_nulls:
         gaps = f"{count(label.num_nulls, 'row')} without {label.column}: the contract leaves them out"
         console.print(Text(one_line(f"no label     {gaps}"), style="yellow"))
+    for line in _leak_lines(drafted):
+        console.print(Text(one_line(line), style="yellow"))
     if drafted.excluded:
         console.print(Text(one_line(f"not read     {in_words(drafted.excluded)}")))
     share = heldout_fraction(num_rows)
     console.print(f"held out     about {round(share * num_rows):,} rows ({share:.0%}) judge the model")
+
+
+def _leak_lines(drafted: ContractDraft) -> Iterator[str]:
+    leaks, excluded = drafted.leaks, {each.column for each in drafted.excluded}
+    if leaks.label and not leaks.rows:
+        yield "leak?        nobody looked: the rows could not be asked. `headway contract check` looks again"
+    seen = f"in {leaks.rows}"
+    for name in leaks.telling:
+        advice = f": the draft does not read it. {LEAK_LEFT_OUT}" if name in excluded else f". {LEAK_ADVICE}"
+        yield f"leak         {name} {leaks.named(name)}, {seen}{advice}"
+    for name in leaks.nearly:
+        yield f"leak?        {name} {leaks.named(name)}, {seen}. {LIKELY_LEAK_ADVICE}"
 
 
 def _shown(path: Path) -> str:

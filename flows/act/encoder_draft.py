@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from headway.data_contracts.drafting.leaking_inputs import NO_LEAKS, LeakingInputs
 from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile
+from headway.data_contracts.scans.label_leaks import Label
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.report_text import count
 
@@ -54,7 +56,9 @@ def recipe_for(encoder: Mapping[str, Any]) -> str:
     return "tabular-regressor" if encoder.get("label_kind") == "number" else RECIPES[encoder["kind"]]
 
 
-def draft_encoder(profile: TableProfile, *, is_text: bool, label: str = "") -> dict[str, Any]:
+def draft_encoder(
+    profile: TableProfile, *, is_text: bool, label: str = "", leaks: LeakingInputs = NO_LEAKS
+) -> dict[str, Any]:
     """The fields of `shards.encoder`.
 
     Columns under suspicion and keys are left out: a person puts them in. Only where nothing else is there, the first
@@ -62,11 +66,12 @@ def draft_encoder(profile: TableProfile, *, is_text: bool, label: str = "") -> d
 
     Args:
         label: the column to predict; empty: guessed by its name.
+        leaks: inputs that alone tell the label are left out, where there are others to read.
 
     Raises:
         ConfigError: there is no such column, or none like it can be predicted.
     """
-    usable = [column for column in profile.columns if _is_usable(column)]
+    usable = [column for column in profile.columns if _is_usable(column) and column.name not in leaks.telling]
     if label:
         return _tabular(usable, _label_of(profile, label, is_text=is_text)) or _nothing_to_read(label)
     if is_text:
@@ -96,12 +101,30 @@ def label_facts(profile: TableProfile, encoder: Mapping[str, Any], *, is_given: 
     return LabelFacts(column.name, encoder["label_kind"], how, column.num_distinct, column.num_nulls)
 
 
-def excluded_columns(profile: TableProfile, encoder: Mapping[str, Any]) -> list[ExcludedColumn]:
+def drafted_label(encoder: Mapping[str, Any]) -> Label | None:
+    """What is drafted to be predicted, and from what; None where no columns are read, or nobody said what for."""
+    if encoder["kind"] != "tabular" or "label" not in encoder:
+        return None
+    return Label(column=encoder["label"], is_class=encoder["label_kind"] == "class", inputs=inputs_of(encoder))
+
+
+def inputs_of(encoder: Mapping[str, Any]) -> tuple[str, ...]:
+    """Columns that a drafted model of tables reads."""
+    return (*encoder.get("numeric", ()), *encoder.get("categorical", ()))
+
+
+def excluded_columns(
+    profile: TableProfile, encoder: Mapping[str, Any], leaks: LeakingInputs = NO_LEAKS
+) -> list[ExcludedColumn]:
     """Columns of a table that the model would not read, each with the reason."""
     if encoder["kind"] != "tabular":
         return []
-    read = {*encoder.get("numeric", ()), *encoder.get("categorical", ()), encoder.get("label")}
-    return [ExcludedColumn(each.name, _reason(each)) for each in profile.columns if each.name not in read]
+    read = {*inputs_of(encoder), encoder.get("label")}
+    return [
+        ExcludedColumn(each.name, leaks.named(each.name) or _reason(each))
+        for each in profile.columns
+        if each.name not in read
+    ]
 
 
 def _reason(column: ColumnProfile) -> str:

@@ -415,6 +415,53 @@ def test_a_new_project_takes_what_is_said_of_its_data(headway: Headway, tmp_path
     assert csv.model_dump(exclude_defaults=True) == {"delimiter": ";", "encoding": "cp1250", "decimal": ","}
 
 
+def _churn(folder: Path, *, extra: str = "") -> None:
+    """`closed` is written when a customer has left; `fee` nearly tells it; `age` tells nothing."""
+    left = [n * 7919 % 10 < 3 for n in range(NUM_ROWS)]
+    rows = (
+        f"{n % 61},{'DE' if n % 3 else 'FR'},{n % 5 + (20 if left[n] else 0)}.5,"
+        f"{(3 if left[n] else 1) if n % 49 else 2},{'yes' if left[n] else 'no'}\n"
+        for n in range(NUM_ROWS)
+    )
+    (folder / "churn.csv").write_text(f"age,country,closed,fee,churned\n{''.join(rows)}")
+
+
+@pytest.mark.process
+def test_an_input_that_tells_the_label_is_named_and_not_read_and_one_that_nearly_does_is_named(
+    headway: Headway, tmp_path: Path
+) -> None:
+    _churn(tmp_path)
+    drafted = headway("contract", "init", "churn.csv", "--label", "churned")
+    assert drafted.code == 0, drafted.err
+    assert "leak         closed alone tells churned, in all rows: the draft does not read it." in drafted.out
+    assert "leak?        fee alone nearly tells churned, in all rows. Look whether it is known" in drafted.out
+    assert "not read     closed (alone tells churned)" in drafted.out
+    encoder = load_pipeline(tmp_path / "churn.pipeline.yaml").shards.encoder
+    assert {*encoder.numeric, *encoder.categorical} == {"age", "country", "fee"}
+    contract = (tmp_path / "churn.contract.yaml").read_text()
+    columns = {name: contract.split(f"  {name}:\n")[1].split("type:")[0] for name in ("closed", "fee", "age")}
+    assert "LEAK: it alone tells churned" in columns["closed"]
+    assert "LEAK? It alone nearly tells churned" in columns["fee"]
+    assert "LEAK" not in columns["age"]
+    assert "LEAK? fee alone nearly tells churned" in (tmp_path / "churn.pipeline.yaml").read_text()
+    checked = headway("contract", "check", "churn.pipeline.yaml")
+    assert checked.code == 0, checked.out + checked.err
+    assert "`closed`" not in checked.out
+    assert "`fee` alone nearly tells `churned`" in checked.out, "the draft and the check are of one mind"
+
+
+@pytest.mark.process
+def test_where_nothing_else_could_be_read_the_input_that_tells_the_label_stays(
+    headway: Headway, tmp_path: Path
+) -> None:
+    rows = "".join(f"{n % 2},{n % 2}\n" for n in range(NUM_ROWS))
+    (tmp_path / "rows.csv").write_text(f"x,target\n{rows}")
+    drafted = headway("init", "copy", "--data", "rows.csv")
+    assert drafted.code == 0, drafted.err
+    assert "leak         x alone tells target, in all rows. Take the column out of the inputs, or" in drafted.out
+    assert load_pipeline(tmp_path / "copy/deployments/copy.pipeline.yaml").shards.encoder.categorical == ("x",)
+
+
 @pytest.mark.process
 def test_row_numbers_that_pandas_wrote_under_no_name_are_passed_over_and_it_is_said(
     headway: Headway, tmp_path: Path
