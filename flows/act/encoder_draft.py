@@ -29,6 +29,7 @@ MOST_CLASSES = 50
 MOST_CODES = 4
 """Whole numbers of no more values may be codes without an order; of more, they are counts, ranks or years."""
 NUMBERS = ("integer", "float", "decimal")
+TIMES = ("date", "timestamp")
 
 
 class ExcludedColumn(NamedTuple):
@@ -110,7 +111,7 @@ def drafted_label(encoder: Mapping[str, Any]) -> Label | None:
 
 def inputs_of(encoder: Mapping[str, Any]) -> tuple[str, ...]:
     """Columns that a drafted model of tables reads."""
-    return (*encoder.get("numeric", ()), *encoder.get("categorical", ()))
+    return (*encoder.get("numeric", ()), *encoder.get("times", ()), *encoder.get("categorical", ()))
 
 
 def excluded_columns(
@@ -136,8 +137,8 @@ def _reason(column: ColumnProfile) -> str:
         return "names the files' folder"
     if column.is_unique:
         return "no value occurs twice"
-    if column.family in ("date", "timestamp"):
-        return "a time, which no encoder of tables reads yet"
+    if column.family in TIMES:
+        return "is one and the same moment"
     if column.family == "string":
         return f"text of about {count(column.num_distinct, 'value')}"
     return f"{column.type}, which no encoder of tables reads"
@@ -205,16 +206,19 @@ def _tabular(usable: Sequence[ColumnProfile], label: ColumnProfile | None) -> di
     features = [column for column in usable if column is not label]
     numeric = [column for column in features if _is_number(column)]
     categorical = [column for column in features if not _is_number(column) and _is_category(column)]
-    if not numeric and not categorical:
+    times = [column for column in features if column.family in TIMES and column.low != column.high]
+    if not numeric and not categorical and not times:
         return {}
     fields: dict[str, Any] = {
         "kind": "tabular",
         "numeric": [column.name for column in numeric],
         "categorical": [column.name for column in categorical],
     }
+    if times:
+        fields["times"] = [column.name for column in times]
     if label is not None:
         fields |= {"label": label.name, "label_kind": _kind_of(label)}
-    if any(column.num_nulls or column.num_not_finite for column in numeric):
+    if any(column.num_nulls or column.num_not_finite for column in (*numeric, *times)):
         fields["missing"] = "mean"
     return fields
 

@@ -14,6 +14,7 @@ from headway.data_contracts.sources.inference import GuessedSource
 from headway.data_contracts.tables.source_spec import CsvOptions
 from headway.flows.act.encoder_draft import ExcludedColumn, excluded_columns, inputs_of, likely_labels, recipe_for
 from headway.flows.act.table_training import table_training
+from headway.training.data.encode.numeric_block import MOST_PARTS
 
 ENOUGH_HELDOUT_ROWS = 400
 MOST_TWENTIETHS = 6
@@ -61,6 +62,7 @@ NOTES = {
     "label": "DECIDE: the column to predict",
     "label_kind": "`class` or `number`",
     "missing": "a gap among the numbers becomes the mean of training",
+    "times": "how far through the training rows, and hour, weekday and season where they vary",
 }
 
 
@@ -153,7 +155,8 @@ def _training(encoder: Mapping[str, Any], num_rows: int) -> Iterator[Line]:
         yield "  max_steps: 1000", "DECIDE: enough to see it learn, not enough to serve"
         return
     num_train = max(1, round(num_rows * (1 - heldout_fraction(num_rows))))
-    drafted = table_training(num_train, len(encoder.get("numeric", ())))
+    num_numeric = len(encoder.get("numeric", ())) + MOST_PARTS * len(encoder.get("times", ()))
+    drafted = table_training(num_train, num_numeric)
     yield "  ", "Batch, length, model and optimizer are drafted by the number of rows."
     yield "  ", "Boosted trees in their place: `recipe: {name: gradient-boosting}`, and no other line under `training`."
     recipe = f"{{name: {recipe_for(encoder)}, model: {scalar(drafted.model)}}}"

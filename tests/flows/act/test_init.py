@@ -297,11 +297,12 @@ def test_a_label_that_is_said_is_drafted_and_what_is_guessed_or_left_out_is_said
     assert drafted.code == 0, drafted.err
     assert "to predict   price, a number: as you said" in drafted.out
     assert "60 rows without price: the contract leaves them out" in drafted.out
-    assert "not read     contact (may hold personal data); day (a time" in drafted.out
+    assert "not read     contact (may hold personal data)\n" in drafted.out
     assert "rows (30%) judge the model" in drafted.out
     pipeline = load_pipeline(tmp_path / "sales.pipeline.yaml")
     encoder = pipeline.shards.encoder
     assert (encoder.numeric, encoder.label, encoder.label_kind) == (("rooms", "area"), "price", "number")
+    assert encoder.times == ("day",)
     assert pipeline.training.recipe.name == "tabular-regressor"
     rooms = load_contract(tmp_path / "sales.contract.yaml").columns["rooms"]
     assert not rooms.one_of and rooms.min == 0 and rooms.max >= 7, "counts have an order, and the next is no mistake"
