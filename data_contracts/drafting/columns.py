@@ -8,11 +8,13 @@ from typing import Any
 import yaml
 
 from headway.data_contracts.drafting.bounds import longest, widened
+from headway.data_contracts.drafting.leaking_inputs import NO_LEAKS, LeakingInputs
 from headway.data_contracts.drafting.profile import ColumnProfile, Suspicion, is_key_name
 from headway.data_contracts.drafting.text_shapes import KINDS
 from headway.data_contracts.types import report_text
 
 NULL_WHERE_NOT_UTF8 = ("num_chars", "max_line_chars", "text")
+LEAK_QUESTION = "DECIDE: is it known when the model is asked? If not, keep it out of `shards.encoder`."
 Line = tuple[str, str]
 """YAML, and the comment beside it."""
 
@@ -21,13 +23,18 @@ MOST_CODES = 4
 """Whole numbers of more values have an order, and the next one is no mistake: a range, not a set."""
 
 
-def column_lines(column: ColumnProfile, *, is_text: bool, is_label: bool = False) -> Iterator[Line]:
+def column_lines(
+    column: ColumnProfile, *, is_text: bool, is_label: bool = False, leaks: LeakingInputs = NO_LEAKS
+) -> Iterator[Line]:
     """The lines of one column, indented for `columns:`.
 
     Args:
         is_label: it is to be predicted: a value of its own would be a class that no model knows.
+        leaks: inputs that alone tell the label.
     """
     yield f"  {scalar(column.name)}:", ""
+    if named := leaks.named(column.name):
+        yield "    ", f"LEAK{': it' if column.name in leaks.telling else '? It'} {named}. {LEAK_QUESTION}"
     if column.suspicions:
         yield "    ", _suspicion(column)
     yield f"    type: {scalar(column.type)}", ""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from headway.data_contracts.drafting.bounds import fewest_rows
 from headway.data_contracts.drafting.columns import Line, column_lines, scalar, share_of
+from headway.data_contracts.drafting.leaking_inputs import NO_LEAKS, LeakingInputs
 from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile, is_key_name
 from headway.data_contracts.store.plain_text import one_line
 from headway.data_contracts.types import report_text
@@ -22,7 +23,14 @@ QUARANTINE_LIMIT_RATIO = 0.01
 
 
 def draft_contract(
-    profile: TableProfile, *, name: str, source: str, is_text: bool, now_unix_s: float, label: str = ""
+    profile: TableProfile,
+    *,
+    name: str,
+    source: str,
+    is_text: bool,
+    now_unix_s: float,
+    label: str = "",
+    leaks: LeakingInputs = NO_LEAKS,
 ) -> str:
     """The text of a contract.
 
@@ -31,11 +39,12 @@ def draft_contract(
         is_text: whether each row is a text file, in the columns that Headway computes.
         label: the column to predict: a closed set where it has few values, and no row without one.
         now_unix_s: what the age of the newest row is told by.
+        leaks: inputs that alone tell the label.
     """
     columns = [
         line
         for column in profile.columns
-        for line in column_lines(column, is_text=is_text, is_label=column.name == label)
+        for line in column_lines(column, is_text=is_text, is_label=column.name == label, leaks=leaks)
     ]
     gaps = next((column for column in profile.columns if column.name == label and column.num_nulls), None)
     rules = _utf8_rule() if is_text else () if gaps is None else _label_rule(gaps)

@@ -8,9 +8,9 @@ tells it but for a few errors may be a leak with noise or a very good input, whi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 
@@ -39,7 +39,7 @@ FIRST_ROWS = 20_000
 MAX_SORTED_ROWS = 2_000_000
 """Of more, to sort each column would take longer than the contract's own checks."""
 NUMBERS: tuple[Family, ...] = ("bool", "integer", "float", "decimal")
-ORDERED: tuple[Family, ...] = ("integer", "float", "decimal")
+ORDERED: tuple[Family, ...] = ("integer", "float", "decimal", "date", "timestamp")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,42 +56,60 @@ Left = dict[str, float]
 
 
 def evaluate_label(
-    connection: duckdb.DuckDBPyConnection, label: Label, types: dict[str, str]
+    connection: duckdb.DuckDBPyConnection, label: Label, types: Mapping[str, str]
 ) -> tuple[ExpectationVerdict, ...]:
     """A warning where an input alone tells the label, and one where it nearly does; promotion is decided elsewhere.
 
     Args:
         types: of the rows' columns, by name; what is not there is not evaluated.
     """
-    inputs = [name for name in label.inputs if name in types]
     try:
-        if label.column not in types or not inputs:
-            left: Left = {}
-        elif label.is_class:
-            left = _left_of_a_class(connection, label.column, inputs, types)
-        else:
-            left = _left_of_a_number(connection, label.column, inputs, types)
+        telling, nearly = telling_inputs(connection, label, types)
     except duckdb.Error as error:
         return (
             _verdict(
                 LABEL_LEAK, DESCRIPTION, passed=False, observed=f"could not be evaluated ({type(error).__name__})"
             ),
         )
+    num_inputs = sum(name in types for name in label.inputs)
+    return (
+        _verdict(LABEL_LEAK, DESCRIPTION, passed=not telling, observed=_sentence(telling, label.column, num_inputs)),
+        _verdict(
+            LIKELY_LEAK,
+            LIKELY_DESCRIPTION,
+            passed=not nearly,
+            observed=_sentence(nearly, label.column, num_inputs, how="nearly "),
+        ),
+    )
+
+
+class TellingInputs(NamedTuple):
+    telling: tuple[str, ...]
+    """Without an error, but for chance."""
+    nearly: tuple[str, ...]
+
+
+def telling_inputs(connection: duckdb.DuckDBPyConnection, label: Label, types: Mapping[str, str]) -> TellingInputs:
+    """Inputs that alone tell the label of the view of rows, and those that nearly do. Arguments as above.
+
+    Raises:
+        duckdb.Error: the rows cannot be asked.
+    """
+    inputs = [name for name in label.inputs if name in types]
+    if label.column not in types or not inputs:
+        left: Left = {}
+    elif label.is_class:
+        left = _left_of_a_class(connection, label.column, inputs, types)
+    else:
+        left = _left_of_a_number(connection, label.column, inputs, types)
     certain, likely = (
         (MAX_ERRORS_LEFT, MAX_LIKELY_ERRORS_LEFT)
         if label.is_class
         else (_unexplained(MIN_R_SQUARED), _unexplained(MIN_LIKELY_R_SQUARED))
     )
-    telling = [name for name, share in left.items() if share <= certain]
-    nearly = [name for name, share in left.items() if certain < share <= likely]
-    return (
-        _verdict(LABEL_LEAK, DESCRIPTION, passed=not telling, observed=_sentence(telling, label.column, len(inputs))),
-        _verdict(
-            LIKELY_LEAK,
-            LIKELY_DESCRIPTION,
-            passed=not nearly,
-            observed=_sentence(nearly, label.column, len(inputs), how="nearly "),
-        ),
+    return TellingInputs(
+        tuple(name for name, share in left.items() if share <= certain),
+        tuple(name for name, share in left.items() if certain < share <= likely),
     )
 
 
@@ -109,7 +127,7 @@ def _verdict(rule_id: str, description: str, *, passed: bool, observed: str) -> 
 
 
 def _left_of_a_class(
-    connection: duckdb.DuckDBPyConnection, label: str, inputs: Sequence[str], types: dict[str, str]
+    connection: duckdb.DuckDBPyConnection, label: str, inputs: Sequence[str], types: Mapping[str, str]
 ) -> Left:
     named = identifier(label)
     # One group more than the bound is enough to see that there are too many.
@@ -134,9 +152,9 @@ def _errors_left(connection: duckdb.DuckDBPyConnection, name: str, label: str, n
     column, named = identifier(name), identifier(label)
     # A sketch, for it decides alone whether to count: exact counts of every value of a key would fill the disk.
     (num_values,) = connection.execute(f"SELECT approx_count_distinct({column}) FROM {ROWS}").fetchone() or (0,)
-    if num_values * MIN_ROWS_PER_VALUE > num_rows:
-        return float("inf")
-    counted = f"SELECT {column} AS v, count(*) AS k FROM {ROWS} WHERE {named} IS NOT NULL GROUP BY {column}, {named}"
+    # Of a column that names rows, whether it is there may tell: such as the day on which a customer left.
+    value = f"{column} IS NULL" if num_values * MIN_ROWS_PER_VALUE > num_rows else column
+    counted = f"SELECT {value} AS v, count(*) AS k FROM {ROWS} WHERE {named} IS NOT NULL GROUP BY 1, {named}"
     sql = f"SELECT sum(n - most) FROM (SELECT sum(k) AS n, max(k) AS most FROM ({counted}) GROUP BY v)"
     (left,) = connection.execute(sql).fetchone() or (None,)
     return float("inf") if left is None else float(left)
@@ -182,7 +200,7 @@ def _lie_apart(spans: Sequence[tuple[Any, ...]]) -> bool:
 
 
 def _left_of_a_number(
-    connection: duckdb.DuckDBPyConnection, label: str, inputs: Sequence[str], types: dict[str, str]
+    connection: duckdb.DuckDBPyConnection, label: str, inputs: Sequence[str], types: Mapping[str, str]
 ) -> Left:
     left: Left = {}
     for name in inputs:

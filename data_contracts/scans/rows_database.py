@@ -6,13 +6,16 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.tables.readable_files import as_pattern, refuse_unreadable
 from headway.data_contracts.tables.rows_files import FILE_COLUMN, ROW_COLUMN, RowsFiles, write_empty
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MEMORY_LIMIT = "1GB"
 NUM_THREADS = 2
@@ -165,6 +168,20 @@ class RowsDatabase:
             return named
         held = ", ".join(f"{FILES}.{identifier(name)}" for name in self.rows.partitions)
         return f"SELECT named.*, {held} FROM ({named}) AS named JOIN {FILES} USING ({FILE_COLUMN})"
+
+
+@contextlib.contextmanager
+def rows_in_memory(rows: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database of the view `ROWS` alone, over rows that are held in memory."""
+    # No query here needs a file, and DuckDB opens one where a name in a query looks like it.
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": MEMORY_LIMIT,
+        "threads": NUM_THREADS,
+        "enable_external_access": False,
+    }
+    with duckdb.connect(config=config) as connection:
+        connection.register(ROWS, rows)
+        yield connection
 
 
 def out_of_memory(limit: str) -> DataError:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
-import contextlib
 import glob
-import re
 from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -13,10 +10,11 @@ from urllib.parse import urlsplit
 
 import fsspec
 
+from headway.data_contracts.sources.delimited import FOUND, CsvChoice, written_as
 from headway.data_contracts.sources.listing import list_local, list_remote
 from headway.data_contracts.sources.locations import LOCAL_SCHEMES, follows_links, resolve_base_uri
 from headway.data_contracts.store.errors import ConfigError, DataError
-from headway.data_contracts.tables.source_spec import CsvOptions, Format, SourceSpec
+from headway.data_contracts.tables.source_spec import Format, SourceSpec
 from headway.data_contracts.types.report_text import count
 
 COMPRESSED = (".gz", ".bz2", ".zst")
@@ -29,8 +27,6 @@ TABLES: dict[str, Format] = {
     ".ndjson": "json-lines",
     ".json": "json-lines",
 }
-DELIMITERS = (",", ";", "\t", "|")
-SNIFFED_BYTES, SNIFFED_LINES = 1 << 16, 50
 HIDDEN = ("**/.*", "**/.*/**", "**/__pycache__/**")
 MARKERS = ("**/_*", "**/_*/**")
 """What writers of tables leave beside them, such as `_SUCCESS` and `_delta_log`."""
@@ -44,17 +40,20 @@ class GuessedSource(NamedTuple):
     """The data's own name where one file is all of them; empty where there are several, or folders to look into."""
     has_index: bool = False
     """Whether a first column without a name is passed over."""
+    also_delimiters: tuple[str, ...] = ()
+    """Others that the first lines of delimited text could be parted by."""
 
 
-def guess_source(data: str, *, base: Path) -> GuessedSource:
+def guess_source(data: str, *, base: Path, said: CsvChoice = FOUND) -> GuessedSource:
     """The source that reads a folder, a file or a URI.
 
     Args:
         base: the folder relative paths start from.
+        said: how delimited text is written. With a delimiter, files that are called like no table hold one.
 
     Raises:
-        DataError: nothing is there.
-        ConfigError: tables of more than one format.
+        DataError: nothing is there, or not in the encoding that is said.
+        ConfigError: tables of more than one format, or something is said of files that are no delimited text.
     """
     uri, only = _split(data, base)
     plain = SourceSpec(uri=uri)
@@ -71,7 +70,14 @@ def guess_source(data: str, *, base: Path) -> GuessedSource:
     suffixes = Counter(_suffix(name) for name in names)
     kind = _format(suffixes, data)
     wanted = _wanted(suffixes, kind)
-    has_index = False
+    if kind == "text-files" and said.delimiter:
+        kind, wanted = "csv", _wanted(suffixes, "csv") or wanted
+    if said.options and kind != "csv":
+        raise ConfigError(
+            f"goes with delimited text, and these files are {kind}.",
+            where=said.options,
+            advice="Leave it out." if kind != "text-files" else "Say `--delimiter`, too, if each holds a table.",
+        )
     spec = SourceSpec(
         format=kind,
         uri=uri,
@@ -79,55 +85,14 @@ def guess_source(data: str, *, base: Path) -> GuessedSource:
         exclude=() if only else HIDDEN if kind == "text-files" else HIDDEN + MARKERS,
     )
     data_files = [name for name in names if _suffix(name) in wanted]
-    if kind == "csv":
-        encoding, head = _decoded(_head(f"{root.rstrip('/')}/{min(data_files)}"))
-        delimiter = "\t" if _bare(wanted[0]) == ".tsv" else _delimiter(head)
-        has_index = head.startswith((delimiter, f'""{delimiter}'))
-        found = {"delimiter": delimiter, "encoding": encoding, "decimal": _decimal(head, delimiter)}
-        spec = spec.model_copy(update={"csv": CsvOptions.model_validate(found)})
     only_file = data_files[0] if len(data_files) == 1 and "/" not in data_files[0] else ""
-    return GuessedSource(spec, len(names) - len(data_files), only_file, has_index)
-
-
-def _head(place: str) -> bytes:
-    """The beginning of a CSV file; empty where it cannot be read, for whoever reads the rows says why."""
-    try:
-        with fsspec.open(place, "rb", compression="infer") as stream:
-            return bytes(stream.read(SNIFFED_BYTES))
-    except Exception:  # each codec has errors of its own for bytes that it cannot read
-        return b""
-
-
-def _decoded(head: bytes) -> tuple[str, str]:
-    """How the first lines are written, and what they say: UTF-8, unless they are none."""
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16", head.decode("utf-16", errors="replace")
-    # The last character may be cut off, which a decoder that expects more does not mind.
-    for encoding, codec in {"utf-8": "utf-8-sig", "cp1252": "cp1252"}.items():
-        with contextlib.suppress(UnicodeDecodeError):
-            return encoding, codecs.getincrementaldecoder(codec)().decode(head)
-    return "latin-1", head.decode("latin-1")
-
-
-def _decimal(head: str, delimiter: str) -> str:
-    """A comma where numbers of the first lines have one, and none has a point."""
-    if delimiter == ",":
-        return "."
-    values = [value.strip('"') for line in head.splitlines()[1:SNIFFED_LINES] for value in line.split(delimiter)]
-    has = {mark: any(re.fullmatch(rf"[+-]?\d+[{mark}]\d+", value) for value in values) for mark in ",."}
-    return "," if has[","] and not has["."] else "."
-
-
-def _delimiter(head: str) -> str:
-    """What stands between the values of a file's first lines: a comma, unless each has as many of another."""
-    # Quoted values may hold any of them; the last line may be cut off.
-    lines = [line for line in re.sub(r'"[^"]*"', "", head).splitlines()[:SNIFFED_LINES] if line]
-    whole = lines[:-1] if len(head) >= SNIFFED_BYTES and len(lines) > 1 else lines
-    for delimiter in DELIMITERS:
-        counts = {line.count(delimiter) for line in whole}
-        if len(counts) == 1 and counts != {0}:
-            return delimiter
-    return DELIMITERS[0]
+    num_excluded = len(names) - len(data_files)
+    if kind != "csv":
+        return GuessedSource(spec, num_excluded, only_file)
+    place = f"{root.rstrip('/')}/{min(data_files)}"
+    found = written_as(place, said, is_tabs=_bare(wanted[0]) == ".tsv")
+    spec = spec.model_copy(update={"csv": found.csv})
+    return GuessedSource(spec, num_excluded, only_file, found.has_index, found.also)
 
 
 def _split(data: str, base: Path) -> tuple[str, str]:

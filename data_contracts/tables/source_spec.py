@@ -48,6 +48,13 @@ class CsvOptions(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _a_character_parts_values(self) -> Self:
+        # Arrow takes one byte, and an end of a line parts rows.
+        if not self.delimiter.isascii() or self.delimiter in ("\n", "\r", "\0", self.quote):
+            raise ValueError("the delimiter is one ASCII character, no quote and no end of a line")
+        return self
+
+    @model_validator(mode="after")
     def _a_comma_is_one_thing(self) -> Self:
         if self.decimal == self.delimiter:
             raise ValueError("delimiter and decimal are both a comma: name the character between two values")

@@ -8,42 +8,46 @@ import re
 import shlex
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 from rich.console import Console
 from rich.text import Text
 
 from headway.data_contracts.drafting.contract_draft import draft_contract
+from headway.data_contracts.drafting.leaking_inputs import NO_LEAKS, LeakingInputs, leaking_inputs
 from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile, profile_rows
 from headway.data_contracts.scans.rows_database import RowsDatabase, out_of_memory
+from headway.data_contracts.sources.delimited import FOUND, CsvChoice
 from headway.data_contracts.sources.inference import GuessedSource, guess_source
 from headway.data_contracts.sources.reading import rows_files, take_snapshot
 from headway.data_contracts.store.documents import Snapshot
 from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.store.plain_text import one_line
 from headway.data_contracts.tables.digest_cache import DigestCache
-from headway.data_contracts.tables.source_spec import CsvOptions
 from headway.data_contracts.types.report_text import count
 from headway.flows.act.editor_schemas import schema_comment, schema_files
 from headway.flows.act.encoder_draft import (
     ExcludedColumn,
     LabelFacts,
     draft_encoder,
+    drafted_label,
     excluded_columns,
     is_label_name,
     label_facts,
 )
 from headway.flows.act.pipeline_draft import draft_pipeline, excluded_line, heldout_fraction, in_words
 from headway.flows.console.console import plain_console
+from headway.tasks.registry.promotion import LEAK_ADVICE, LIKELY_LEAK_ADVICE
 
 MAX_COLUMNS = 4096
 """Each is profiled, and a person is to read what was drafted of it."""
 
 
-_PLAIN = {name: field.default for name, field in CsvOptions.model_fields.items()}
+LEAK_LEFT_OUT = "If it is known when the model is asked, put it back and say `promotion: {label_leak: allow}`"
 
 
 class ContractDraft(NamedTuple):
@@ -51,8 +55,10 @@ class ContractDraft(NamedTuple):
     pipeline: Path
     profile: TableProfile
     source: GuessedSource
+    said: CsvChoice
     label: LabelFacts | None
     """What is to be predicted; None: nothing, or nobody has said."""
+    leaks: LeakingInputs
     excluded: list[ExcludedColumn]
     """Columns that the model would not read."""
     is_table: bool
@@ -82,10 +88,10 @@ class NewFiles(contextlib.ExitStack):
         self.pop_all()
 
 
-def draft(data: str, *, out: str, name: str, base: Path, label: str = "") -> ContractDraft:
+def draft(data: str, *, out: str, name: str, base: Path, label: str = "", said: CsvChoice = FOUND) -> ContractDraft:
     """Profile data and write both files, or neither. Arguments and errors are those of `write_draft`."""
     with NewFiles() as files:
-        drafted = write_draft(files, data, out=out, name=name, base=base, label=label)
+        drafted = write_draft(files, data, out=out, name=name, base=base, label=label, said=said)
         files.keep()
     return drafted
 
@@ -98,6 +104,7 @@ def write_draft(
     name: str,
     base: Path,
     label: str = "",
+    said: CsvChoice = FOUND,
     project: Path | None = None,
 ) -> ContractDraft:
     """Profile data and write both files, which must not exist.
@@ -108,6 +115,7 @@ def write_draft(
         name: of contract and pipeline; made from the data's only file, or else from `data`, if empty.
         base: the folder relative paths start from.
         label: the column to predict; empty: guessed by its name.
+        said: how delimited text is written.
         project: data within this folder are named relative to the pipeline file; the file's own folder if left out.
 
     Raises:
@@ -116,26 +124,35 @@ def write_draft(
     """
     if name:
         require_name(name, where=f"--name {name!r}")
-    found = guess_source(data, base=base)
+    found = guess_source(data, base=base, said=said)
     name = name or slug(found.only_file or data)
     contract = base / (out or f"{name}.contract.yaml")
     pipeline = contract.with_name(f"{contract.name.removesuffix('.yaml').removesuffix('.contract')}.pipeline.yaml")
     for path in (contract, pipeline):
         if path.exists():
             raise _exists(path)
-    snapshot, profile = _profile(found, base)
+    snapshot, profile, encoder, leaks = _profile(found, base, label)
     seen = _describe_source(data, snapshot)
     is_text = not found.spec.is_table
-    folders = {folder for file in snapshot.files for folder in file.path.split("/")[:-1]}
-    partitions = {folder.partition("=")[0] for folder in folders if "=" in folder}
-    profile = replace(profile, columns=tuple(_with_partition(each, partitions) for each in profile.columns))
     beside = _beside(found, base, pipeline.parent.resolve(), (project or pipeline.parent).resolve())
-    encoder = draft_encoder(profile, is_text=is_text, label=label)
     pipeline_text = draft_pipeline(
-        beside, profile, encoder, name=name, seen=seen, contract=contract, is_partitioned=bool(partitions)
+        beside,
+        profile,
+        encoder,
+        name=name,
+        seen=seen,
+        contract=contract,
+        is_partitioned=bool(_partitions(snapshot)),
+        leaks=leaks,
     )
     contract_text = draft_contract(
-        profile, name=name, source=seen, is_text=is_text, now_unix_s=time.time(), label=encoder.get("label", "")
+        profile,
+        name=name,
+        source=seen,
+        is_text=is_text,
+        now_unix_s=time.time(),
+        label=encoder.get("label", ""),
+        leaks=leaks,
     )
     files.write(contract, schema_comment("contract") + contract_text)
     files.write(pipeline, schema_comment("pipeline") + pipeline_text)
@@ -144,7 +161,15 @@ def write_draft(
             files.write(path, text)
     facts = label_facts(profile, encoder, is_given=bool(label))
     return ContractDraft(
-        contract, pipeline, profile, found, facts, excluded_columns(profile, encoder), encoder["kind"] == "tabular"
+        contract,
+        pipeline,
+        profile,
+        found,
+        said,
+        facts,
+        leaks,
+        excluded_columns(profile, encoder, leaks),
+        encoder["kind"] == "tabular",
     )
 
 
@@ -153,7 +178,21 @@ def _with_partition(column: ColumnProfile, partitions: set[str]) -> ColumnProfil
     return replace(column, is_partition=column.name in partitions and not is_label_name(column.name))
 
 
-def _profile(found: GuessedSource, base: Path) -> tuple[Snapshot, TableProfile]:
+class _Profiled(NamedTuple):
+    snapshot: Snapshot
+    profile: TableProfile
+    encoder: dict[str, Any]
+    """The fields of `shards.encoder`."""
+    leaks: LeakingInputs
+
+
+def _partitions(snapshot: Snapshot) -> set[str]:
+    """Columns that folders such as `day=1` name."""
+    folders = {folder for file in snapshot.files for folder in file.path.split("/")[:-1]}
+    return {folder.partition("=")[0] for folder in folders if "=" in folder}
+
+
+def _profile(found: GuessedSource, base: Path, label: str) -> _Profiled:
     with tempfile.TemporaryDirectory(prefix="headway-init-") as folder:
         scratch = Path(folder).resolve()
         digests = DigestCache(scratch / "digests.json")
@@ -174,7 +213,11 @@ def _profile(found: GuessedSource, base: Path) -> tuple[Snapshot, TableProfile]:
             try:
                 with database.connect() as connection:
                     database.create_views(connection)
-                    return snapshot, profile_rows(connection, rows.columns, database.select)
+                    profile = profile_rows(connection, rows.columns, database.select)
+                    partitions = _partitions(snapshot)
+                    columns = tuple(_with_partition(each, partitions) for each in profile.columns)
+                    profile = replace(profile, columns=columns)
+                    return _drafted(connection, snapshot, profile, is_text=not found.spec.is_table, label=label)
             except duckdb.OutOfMemoryException as error:
                 raise out_of_memory(database.memory_limit) from error
             except duckdb.Error as error:
@@ -184,6 +227,21 @@ def _profile(found: GuessedSource, base: Path) -> tuple[Snapshot, TableProfile]:
                     where=found.spec.uri,
                     advice="Look for values that no type should hold, such as a date in the year 1,000,000.",
                 ) from error
+
+
+def _drafted(
+    connection: duckdb.DuckDBPyConnection, snapshot: Snapshot, profile: TableProfile, *, is_text: bool, label: str
+) -> _Profiled:
+    """An input that alone tells the label is not drafted: who reads no comment would train on it, and be refused."""
+    encoder = draft_encoder(profile, is_text=is_text, label=label)
+    predicted = drafted_label(encoder)
+    if predicted is None:
+        return _Profiled(snapshot, profile, encoder, NO_LEAKS)
+    types = {column.name: column.type for column in profile.columns}
+    leaks = leaking_inputs(connection, predicted, types, profile.num_rows)
+    if leaks.telling and {*predicted.inputs} - {*leaks.telling}:
+        encoder = draft_encoder(profile, is_text=is_text, label=label, leaks=leaks)
+    return _Profiled(snapshot, profile, encoder, leaks)
 
 
 def _beside(found: GuessedSource, base: Path, folder: Path, project: Path) -> GuessedSource:
@@ -242,10 +300,8 @@ def print_profiled(drafted: ContractDraft, console: Console) -> None:
     profile = drafted.profile
     suspected = [column.name for column in profile.columns if column.suspicions]
     console.print(f"{count(profile.num_rows, 'row')}, {count(len(profile.columns), 'column')}")
-    csv = drafted.source.spec.csv
-    sniffed = {"delimiter": "separated by {!r}", "encoding": "written in {}", "decimal": "numbers with a {!r}"}
-    if seen := [how.format(value) for name, how in sniffed.items() if (value := getattr(csv, name)) != _PLAIN[name]]:
-        console.print(f"values are {', '.join(seen)}, as it seems from the first lines")
+    if drafted.source.spec.format == "csv":
+        _print_written_as(drafted, console)
     if drafted.source.has_index:
         console.print("the first column has no name, as pandas writes row numbers: it is passed over")
     if drafted.source.num_excluded:
@@ -257,6 +313,22 @@ def print_profiled(drafted: ContractDraft, console: Console) -> None:
         console.print(Text(one_line(f"may hold personal data: {', '.join(suspected)}"), style="yellow"))
     if drafted.is_table:
         _print_columns(drafted, console)
+
+
+def _print_written_as(drafted: ContractDraft, console: Console) -> None:
+    """How delimited text was read: where that is wrong, nothing that follows is right."""
+    csv, said, also = drafted.source.spec.csv, drafted.said, drafted.source.also_delimiters
+    parts = {"delimiter": repr(csv.delimiter), "encoding": csv.encoding, "decimal": repr(csv.decimal)}
+    found = [name for name in parts if not getattr(said, name)]
+    line = ", ".join(f"{name} {value}{'' if name in found else ' (as you said)'}" for name, value in parts.items())
+    options = ", ".join(f"--{name}" for name in found)
+    others = f"; found in the first lines: {options} {'says' if len(found) == 1 else 'say'} another" if found else ""
+    console.print(Text(one_line(f"read as      {line}{others}")))
+    if also:
+        fits = f"{' and '.join(map(repr, also))} would part the first lines as well: `--delimiter` says which it is"
+        console.print(Text(one_line(f"             {fits}"), style="yellow"))
+    if len(drafted.profile.columns) == 1:
+        console.print(Text("             one column: if it should be more, `--delimiter` is another", style="yellow"))
 
 
 def _print_columns(drafted: ContractDraft, console: Console) -> None:
@@ -271,10 +343,24 @@ def _print_columns(drafted: ContractDraft, console: Console) -> None:
     if label is not None and label.num_nulls:
         gaps = f"{count(label.num_nulls, 'row')} without {label.column}: the contract leaves them out"
         console.print(Text(one_line(f"no label     {gaps}"), style="yellow"))
+    for line in _leak_lines(drafted):
+        console.print(Text(one_line(line), style="yellow"))
     if drafted.excluded:
         console.print(Text(one_line(f"not read     {in_words(drafted.excluded)}")))
     share = heldout_fraction(num_rows)
     console.print(f"held out     about {round(share * num_rows):,} rows ({share:.0%}) judge the model")
+
+
+def _leak_lines(drafted: ContractDraft) -> Iterator[str]:
+    leaks, excluded = drafted.leaks, {each.column for each in drafted.excluded}
+    if leaks.label and not leaks.rows:
+        yield "leak?        nobody looked: the rows could not be asked. `headway contract check` looks again"
+    seen = f"in {leaks.rows}"
+    for name in leaks.telling:
+        advice = f": the draft does not read it. {LEAK_LEFT_OUT}" if name in excluded else f". {LEAK_ADVICE}"
+        yield f"leak         {name} {leaks.named(name)}, {seen}{advice}"
+    for name in leaks.nearly:
+        yield f"leak?        {name} {leaks.named(name)}, {seen}. {LIKELY_LEAK_ADVICE}"
 
 
 def _shown(path: Path) -> str:

@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from headway.data_contracts.drafting.leaking_inputs import NO_LEAKS, LeakingInputs
 from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile
+from headway.data_contracts.scans.label_leaks import Label
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.report_text import count
 
@@ -25,6 +27,7 @@ MOST_CATEGORIES, LEAST_ROWS_OF_ONE = 1000, 20
 MOST_CODES = 4
 """Whole numbers of no more values may be codes without an order; of more, they are counts, ranks or years."""
 NUMBERS = ("integer", "float", "decimal")
+TIMES = ("date", "timestamp")
 
 
 class ExcludedColumn(NamedTuple):
@@ -52,7 +55,9 @@ def recipe_for(encoder: Mapping[str, Any]) -> str:
     return "tabular-regressor" if encoder.get("label_kind") == "number" else RECIPES[encoder["kind"]]
 
 
-def draft_encoder(profile: TableProfile, *, is_text: bool, label: str = "") -> dict[str, Any]:
+def draft_encoder(
+    profile: TableProfile, *, is_text: bool, label: str = "", leaks: LeakingInputs = NO_LEAKS
+) -> dict[str, Any]:
     """The fields of `shards.encoder`.
 
     Columns under suspicion and keys are left out: a person puts them in. Only where nothing else is there, the first
@@ -60,11 +65,12 @@ def draft_encoder(profile: TableProfile, *, is_text: bool, label: str = "") -> d
 
     Args:
         label: the column to predict; empty: guessed by its name.
+        leaks: inputs that alone tell the label are left out, where there are others to read.
 
     Raises:
         ConfigError: there is no such column, or none like it can be predicted.
     """
-    usable = [column for column in profile.columns if _is_usable(column)]
+    usable = [column for column in profile.columns if _is_usable(column) and column.name not in leaks.telling]
     if label:
         return _tabular(usable, _label_of(profile, label, is_text=is_text)) or _nothing_to_read(label)
     if is_text:
@@ -94,12 +100,30 @@ def label_facts(profile: TableProfile, encoder: Mapping[str, Any], *, is_given: 
     return LabelFacts(column.name, encoder["label_kind"], how, column.num_distinct, column.num_nulls)
 
 
-def excluded_columns(profile: TableProfile, encoder: Mapping[str, Any]) -> list[ExcludedColumn]:
+def drafted_label(encoder: Mapping[str, Any]) -> Label | None:
+    """What is drafted to be predicted, and from what; None where no columns are read, or nobody said what for."""
+    if encoder["kind"] != "tabular" or "label" not in encoder:
+        return None
+    return Label(column=encoder["label"], is_class=encoder["label_kind"] == "class", inputs=inputs_of(encoder))
+
+
+def inputs_of(encoder: Mapping[str, Any]) -> tuple[str, ...]:
+    """Columns that a drafted model of tables reads."""
+    return (*encoder.get("numeric", ()), *encoder.get("times", ()), *encoder.get("categorical", ()))
+
+
+def excluded_columns(
+    profile: TableProfile, encoder: Mapping[str, Any], leaks: LeakingInputs = NO_LEAKS
+) -> list[ExcludedColumn]:
     """Columns of a table that the model would not read, each with the reason."""
     if encoder["kind"] != "tabular":
         return []
-    read = {*encoder.get("numeric", ()), *encoder.get("categorical", ()), encoder.get("label")}
-    return [ExcludedColumn(each.name, _reason(each)) for each in profile.columns if each.name not in read]
+    read = {*inputs_of(encoder), encoder.get("label")}
+    return [
+        ExcludedColumn(each.name, leaks.named(each.name) or _reason(each))
+        for each in profile.columns
+        if each.name not in read
+    ]
 
 
 def _reason(column: ColumnProfile) -> str:
@@ -111,8 +135,8 @@ def _reason(column: ColumnProfile) -> str:
         return "names the files' folder"
     if column.is_unique:
         return "no value occurs twice"
-    if column.family in ("date", "timestamp"):
-        return "a time, which no encoder of tables reads yet"
+    if column.family in TIMES:
+        return "is one and the same moment"
     if column.family == "string":
         return f"text of about {count(column.num_distinct, 'value')}"
     return f"{column.type}, which no encoder of tables reads"
@@ -181,16 +205,19 @@ def _tabular(usable: Sequence[ColumnProfile], label: ColumnProfile | None) -> di
     features = [column for column in usable if column is not label]
     numeric = [column for column in features if _is_number(column)]
     categorical = [column for column in features if not _is_number(column) and _is_category(column)]
-    if not numeric and not categorical:
+    times = [column for column in features if column.family in TIMES and column.low != column.high]
+    if not numeric and not categorical and not times:
         return {}
     fields: dict[str, Any] = {
         "kind": "tabular",
         "numeric": [column.name for column in numeric],
         "categorical": [column.name for column in categorical],
     }
+    if times:
+        fields["times"] = [column.name for column in times]
     if label is not None:
         fields |= {"label": label.name, "label_kind": _kind_of(label)}
-    if any(column.num_nulls or column.num_not_finite for column in numeric):
+    if any(column.num_nulls or column.num_not_finite for column in (*numeric, *times)):
         fields["missing"] = "mean"
     return fields
 

@@ -8,11 +8,13 @@ from typing import Any
 
 from headway.data_contracts.drafting.columns import Line, scalar
 from headway.data_contracts.drafting.contract_draft import formatted
+from headway.data_contracts.drafting.leaking_inputs import NO_LEAKS, LeakingInputs
 from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile, is_key_name
 from headway.data_contracts.sources.inference import GuessedSource
 from headway.data_contracts.tables.source_spec import CsvOptions
-from headway.flows.act.encoder_draft import ExcludedColumn, excluded_columns, likely_labels, recipe_for
+from headway.flows.act.encoder_draft import ExcludedColumn, excluded_columns, inputs_of, likely_labels, recipe_for
 from headway.flows.act.table_training import table_training
+from headway.training.data.encode.numeric_block import MOST_PARTS
 
 ENOUGH_HELDOUT_ROWS = 400
 MOST_TWENTIETHS = 6
@@ -27,6 +29,7 @@ def draft_pipeline(
     seen: str,
     contract: Path,
     is_partitioned: bool,
+    leaks: LeakingInputs = NO_LEAKS,
 ) -> str:
     """The text of a pipeline file that lies beside its contract.
 
@@ -34,6 +37,7 @@ def draft_pipeline(
         encoder: the fields of `shards.encoder`.
         seen: what was profiled, in words.
         is_partitioned: whether folders such as `day=1` part the files.
+        leaks: inputs that alone tell the label.
     """
     is_text = not found.spec.is_table
     lines = [
@@ -44,7 +48,7 @@ def draft_pipeline(
         ("", ""),
         (f"contract: {scalar(contract.name)}", "what the data must be; read it before the first retrain"),
         ("", ""),
-        *_shards(encoder, profile, is_text=is_text, is_partitioned=is_partitioned),
+        *_shards(encoder, profile, is_text=is_text, is_partitioned=is_partitioned, leaks=leaks),
         ("", ""),
         *_training(encoder, profile.num_rows),
         ("", ""),
@@ -58,6 +62,7 @@ NOTES = {
     "label": "DECIDE: the column to predict",
     "label_kind": "`class` or `number`",
     "missing": "a gap among the numbers becomes the mean of training",
+    "times": "how far through the training rows, and hour, weekday and season where they vary",
 }
 
 
@@ -92,15 +97,19 @@ def _source(found: GuessedSource, profile: TableProfile) -> Iterator[Line]:
 
 
 def _shards(
-    encoder: Mapping[str, Any], profile: TableProfile, *, is_text: bool, is_partitioned: bool
+    encoder: Mapping[str, Any], profile: TableProfile, *, is_text: bool, is_partitioned: bool, leaks: LeakingInputs
 ) -> Iterator[Line]:
     yield "shards:", ""
     yield "  encoder:", "DECIDE: which columns the model reads" if not is_text else ""
     for name, value in encoder.items():
         yield f"    {name}: {scalar(value)}", NOTES.get(name, "")
-    excluded = excluded_columns(profile, encoder)
+    excluded = excluded_columns(profile, encoder, leaks)
     if excluded:
         yield "    ", f"Left out: {in_words(excluded)}."
+    if encoder["kind"] == "tabular":
+        for name in inputs_of(encoder):
+            if named := leaks.named(name):
+                yield "    ", f"LEAK? {name} {named}. DECIDE: take it out, if it is not known when the model is asked."
     if encoder["kind"] == "tabular" and "label" not in encoder:
         likely = next(likely_labels(profile, encoder), None)
         perhaps = f" (`{likely}`, perhaps)" if likely else ""
@@ -146,7 +155,8 @@ def _training(encoder: Mapping[str, Any], num_rows: int) -> Iterator[Line]:
         yield "  max_steps: 1000", "DECIDE: enough to see it learn, not enough to serve"
         return
     num_train = max(1, round(num_rows * (1 - heldout_fraction(num_rows))))
-    drafted = table_training(num_train, len(encoder.get("numeric", ())))
+    num_numeric = len(encoder.get("numeric", ())) + MOST_PARTS * len(encoder.get("times", ()))
+    drafted = table_training(num_train, num_numeric)
     yield "  ", "Batch, length, model and optimizer are drafted by the number of rows."
     yield "  ", "Boosted trees in their place: `recipe: {name: gradient-boosting}`, and no other line under `training`."
     recipe = f"{{name: {recipe_for(encoder)}, model: {scalar(drafted.model)}}}"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from headway.data_contracts.sources.delimited import FOUND, CsvChoice
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.act.contract_init import (
     ContractDraft,
@@ -41,7 +42,7 @@ class Project(NamedTuple):
     is_sample: bool
 
 
-def write_project(name: str, data: str, base: Path, *, label: str = "") -> Project:
+def write_project(name: str, data: str, base: Path, *, label: str = "", said: CsvChoice = FOUND) -> Project:
     """Write a project's files, none of which may exist.
 
     Args:
@@ -49,13 +50,16 @@ def write_project(name: str, data: str, base: Path, *, label: str = "") -> Proje
         data: what contract and pipeline file are drafted from; empty: a table that comes with scikit-learn.
         base: the current folder.
         label: the column to predict; empty: guessed by its name.
+        said: how delimited text is written.
 
     Raises:
-        ConfigError: a file exists, or the name is none.
+        ConfigError: a file exists, the name is none, or something is said of text that is not there.
         DataError: no files, no rows, or unreadable ones.
     """
     if name:
         require_name(name, where=f"headway init {name!r}")
+    if said.options and not data:
+        raise ConfigError("goes with data of your own.", where=said.options, advice="Say `--data` which they are.")
     folder, name = base / name, name or slug(base.name)
     texts = {
         ".gitignore": _template("project/gitignore"),
@@ -78,6 +82,7 @@ def write_project(name: str, data: str, base: Path, *, label: str = "") -> Proje
             name=name,
             base=base if data else folder,
             label=label,
+            said=said,
             project=folder,
         )
         texts[NETWORK] = _template(f"project/{_rows_of(drafted)}.py").replace(

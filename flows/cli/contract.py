@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.flows.console.options import AsJson
+from headway.flows.console.options import AsJson, Decimal, Delimiter, Encoding
 from headway.flows.console.output import print_json
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
@@ -29,11 +29,16 @@ def init(
     label: Annotated[
         str, typer.Option("--label", "-l", help="The column to predict; guessed by its name if left out, and said.")
     ] = "",
+    delimiter: Delimiter = "",
+    encoding: Encoding = "",
+    decimal: Decimal = "",
 ) -> None:
     """Draft a contract and a pipeline file. Both are commented; nothing is overwritten."""
+    from headway.data_contracts.sources.delimited import csv_choice
     from headway.flows.act.contract_init import draft, print_drafted
 
-    print_drafted(draft(data, out=out, name=name, base=Path.cwd(), label=label))
+    said = csv_choice(delimiter, encoding, decimal)
+    print_drafted(draft(data, out=out, name=name, base=Path.cwd(), label=label, said=said))
 
 
 @app.command()

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from headway.flows.config.request import RetrainRequest
-from headway.flows.console.options import AsJson, Pipeline, WorkspaceUri
+from headway.flows.console.options import AsJson, Decimal, Delimiter, Encoding, Pipeline, WorkspaceUri
 from headway.flows.console.output import emit, print_json, print_line
 
 
@@ -25,14 +25,19 @@ def init_project(
     label: Annotated[
         str, typer.Option("--label", "-l", help="The column to predict; guessed by its name if left out, and said.")
     ] = "",
+    delimiter: Delimiter = "",
+    encoding: Encoding = "",
+    decimal: Decimal = "",
 ) -> None:
     """Write a project that retrains at once.
 
     Contract, pipeline, recipe, profiles and CI workflow. Nothing is overwritten.
     """
+    from headway.data_contracts.sources.delimited import csv_choice
     from headway.flows.act.project_init import print_project, write_project
 
-    print_project(write_project(name, data, Path.cwd(), label=label))
+    said = csv_choice(delimiter, encoding, decimal)
+    print_project(write_project(name, data, Path.cwd(), label=label, said=said))
 
 
 def schema(

@@ -80,8 +80,8 @@ def _read(pipeline: PipelineSpec) -> Iterator[Named]:
             yield (*ENCODER, "pixels"), name
         yield (*ENCODER, "label"), encoder.label
     elif isinstance(encoder, TabularEncoderSpec):
-        for block, names in (("numeric", encoder.numeric), ("categorical", encoder.categorical)):
-            for place, name in enumerate(names):
+        for block in ("numeric", "times", "categorical"):
+            for place, name in enumerate(getattr(encoder, block)):
                 yield (*ENCODER, block, place), name
         if encoder.label is not None:
             yield (*ENCODER, "label"), encoder.label
@@ -113,6 +113,7 @@ def _unlabelled(pipeline: PipelineSpec, contract: Contract) -> Iterator[tuple[Lo
 Problem = tuple[Location, str]
 NUMBERS: Final[tuple[Family, ...]] = ("bool", "integer", "float", "decimal")
 CATEGORIES: Final[tuple[Family, ...]] = ("bool", "integer", "string")
+TIMES: Final[tuple[Family, ...]] = ("date", "timestamp")
 TEXTS: Final[tuple[Family, ...]] = ("string", "binary")
 
 
@@ -128,6 +129,9 @@ def unfit_columns(encoder: EncoderSpec, contract: Contract) -> Iterator[Problem]
                 yield from _number(
                     (*ENCODER, "numeric", place), name, contract, allows_missing=encoder.missing == "mean"
                 )
+        for place, name in enumerate(encoder.times):
+            if name in known:
+                yield from _time((*ENCODER, "times", place), name, contract, allows_missing=encoder.missing == "mean")
         for place, name in enumerate(encoder.categorical):
             if name in known and family(known[name].type) not in CATEGORIES:
                 what = "a category is a whole number, a boolean or a text"
@@ -176,6 +180,17 @@ def _number(location: Location, name: str, contract: Contract, *, allows_missing
         yield location, _other(name, column, "this is no number", "List a text under `categorical`, or leave it out")
     elif not allows_missing:
         yield from _missing(location, name, contract, "no number stands for it", ", or say `missing: mean`")
+
+
+def _time(location: Location, name: str, contract: Contract, *, allows_missing: bool) -> Iterator[Problem]:
+    column = contract.columns[name]
+    if family(column.type) not in TIMES:
+        yield (
+            location,
+            _other(name, column, "this is neither a date nor a time", "Give it such a type, or leave it out"),
+        )
+    elif not allows_missing:
+        yield from _missing(location, name, contract, "no moment stands for it", ", or say `missing: mean`")
 
 
 def _missing(location: Location, name: str, contract: Contract, why: str, otherwise: str) -> Iterator[Problem]:

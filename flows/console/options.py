@@ -36,3 +36,12 @@ StopAfter = Annotated[str, typer.Option(metavar="LENGTH", help="The same, from n
 StopAtStep = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Train to this step, keep a checkpoint and end.")
 ]
+_FOUND = "found in the first lines if left out, and said."
+Delimiter = Annotated[
+    str,
+    typer.Option(metavar="CHAR", help=f"What parts the values of delimited text, such as `;` or `tab`; {_FOUND}"),
+]
+Encoding = Annotated[str, typer.Option(metavar="NAME", help=f"How delimited text is written, such as cp1252; {_FOUND}")]
+Decimal = Annotated[
+    str, typer.Option(metavar="MARK", help=f"What stands before a number's fraction: `.` or `,`; {_FOUND}")
+]

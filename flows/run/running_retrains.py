@@ -91,7 +91,7 @@ def read_running(workspace: Workspace) -> list[RunningRetrain]:
         spool = flow_run / "flow.jsonl"
         with contextlib.suppress(OSError):
             if (begin := _living(spool)) is not None:
-                found.append((float(begin["unix_s"]), _running(begin, read_events(spool))))
+                found.append((float(begin["unix_s"]), _running(workspace, begin, read_events(spool))))
     return [running for _, running in sorted(found, key=lambda each: each[0])]
 
 
@@ -121,7 +121,7 @@ def start_ticks(pid: int) -> int | None:
         return None
 
 
-def _running(begin: Event, events: list[Event]) -> RunningRetrain:
+def _running(workspace: Workspace, begin: Event, events: list[Event]) -> RunningRetrain:
     stage, since_unix_s, waits = "", float(begin["unix_s"]), ""
     run: Event = {}
     for event in events:

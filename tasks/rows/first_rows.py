@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +17,7 @@ import pyarrow.types as types
 
 from headway.data_contracts.scans.label_leaks import evaluate_label
 from headway.data_contracts.scans.leakage import PipelineSplit
-from headway.data_contracts.scans.rows_database import MEMORY_LIMIT, NUM_THREADS, ROWS
+from headway.data_contracts.scans.rows_database import rows_in_memory
 from headway.data_contracts.sources.reading import SourceSpec, read_rows
 from headway.data_contracts.store.documents import Snapshot
 from headway.data_contracts.store.errors import ConfigError, DataError
@@ -193,14 +192,7 @@ def leaks_in_first_rows(context: RunContext, shards: ShardSpec, source: SourceSp
     wanted = [name for name in dict.fromkeys((label.column, *label.inputs)) if name in taken.columns]
     found = _first_batches(source, taken, context.base, context.digests)
     rows = pa.Table.from_batches([batch.select(wanted) for _, _, batch in found])
-    # No query here needs a file, and DuckDB opens one where a name in a query looks like it.
-    config: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": MEMORY_LIMIT,
-        "threads": NUM_THREADS,
-        "enable_external_access": False,
-    }
-    with duckdb.connect(config=config) as connection:
-        connection.register(ROWS, rows)
+    with rows_in_memory(rows) as connection:
         verdicts = evaluate_label(connection, label, {name: taken.columns[name] for name in wanted})
     leaks = [verdict.observed for verdict in verdicts if not verdict.passed]
     seen = "all rows" if rows.num_rows == taken.num_rows else f"the first {count(rows.num_rows, 'row')}"

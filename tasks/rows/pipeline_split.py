@@ -110,5 +110,4 @@ def pipeline_label(spec: ShardSpec) -> Label | None:
     encoder = spec.encoder
     if not isinstance(encoder, TabularEncoderSpec) or encoder.label is None:
         return None
-    inputs = (*encoder.numeric, *encoder.categorical)
-    return Label(column=encoder.label, is_class=encoder.predicts_class, inputs=inputs)
+    return Label(column=encoder.label, is_class=encoder.predicts_class, inputs=encoder.inputs)

@@ -24,7 +24,7 @@ from headway.data_contracts.types.notebook_card import notebook_card
 from headway.tasks.registry import model_refs
 from headway.tasks.registry.model_export import ARTIFACTS, registered_graph
 from headway.tasks.serving.exported_model import ADVICE, exported_file, parse_model_config, read_exported
-from headway.tasks.serving.rows_to_predict import ROWS, as_table, rows_with_all_numbers, with_fitted_types
+from headway.tasks.serving.rows_to_predict import ROWS, as_table, rows_with_all_values, with_fitted_types
 from headway.training.config.encoder_specs import ENCODER_SPEC, BytePairSpec, EncoderSpec, TabularEncoderSpec
 from headway.training.data.encode.blocks import SourceBlock
 from headway.training.data.encode.byte_pair import TOKENIZER_FILE, BytePairEncoder, token_bytes
@@ -33,6 +33,7 @@ from headway.training.data.encode.encoders import fitted_file
 from headway.training.data.encode.packing import EOT_ID
 from headway.training.data.encode.table_statistics import table_statistics
 from headway.training.data.encode.tabular import TabularEncoder
+from headway.training.data.encode.times import fitted_type
 from headway.training.graph_check.safe_graph import load_graph
 from headway.training.programs.evaluation import graph_model, prediction, recipe_of
 from headway.training.programs.export import GRAPH, WEIGHTS
@@ -192,8 +193,8 @@ class TableModel:
 
         Args:
             rows: as for `encode`.
-            on_missing: what becomes of a row without a number that every row had in training: `refuse` raises, `null`
-                predicts null for that row and continues.
+            on_missing: what becomes of a row without a number or time that every row had in training: `refuse` raises,
+                `null` predicts null for that row and continues.
             first_row: what messages call the first of these rows, such as its number in a file.
 
         Raises:
@@ -204,7 +205,7 @@ class TableModel:
         table, row_numbers = self._numbered(rows, first_row)
         if on_missing == "refuse" or self.encoder.fills_missing:
             return self._predicted(table, row_numbers)
-        whole = rows_with_all_numbers(table, self.encoder.numeric)
+        whole = rows_with_all_values(table, self.encoder.never_missing)
         places = pa.array(np.cumsum(whole) - 1, mask=~whole)
         return self._predicted(table.filter(pa.array(whole)), row_numbers[whole]).take(places)
 
@@ -358,6 +359,7 @@ def _table_model(
         classes=classes_of(spec, statistics),
         fitted_types={
             **dict.fromkeys(spec.numeric, pa.float64()),
+            **{each.column: fitted_type(each) for each in learnt.times},
             **{each.column: pa.array(each.values or [""]).type for each in learnt.categorical},
         },
     )

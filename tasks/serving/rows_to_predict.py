@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from headway.data_contracts.store.errors import DataError
 from headway.training.data.encode.source_columns import plain
+from headway.training.data.encode.times import WITH_ZONE, WITHOUT_ZONE
 
 ROWS = "rows to predict"
 KINDS = "an Arrow table, a pandas or Polars frame, a dict of columns, a list of dicts, or one row as a dict or Series"
@@ -74,8 +75,8 @@ def _place(names: Sequence[str], name: str, fitted_types: Mapping[str, pa.DataTy
     raise DataError(what, where=ROWS, advice=f"The model reads {', '.join(fitted_types)}: give each once.")
 
 
-def rows_with_all_numbers(table: pa.Table, names: Sequence[str]) -> NDArray[np.bool_]:
-    """(rows,): whether all of these columns hold a finite number there."""
+def rows_with_all_values(table: pa.Table, names: Sequence[str]) -> NDArray[np.bool_]:
+    """(rows,): whether all of these columns hold a finite number or a time there."""
     whole = np.ones(table.num_rows, dtype=bool)
     for name in names:
         column = table.column(name)
@@ -102,9 +103,38 @@ def _typed(column: pa.Array, name: str, wanted: pa.DataType, first_row: int) -> 
         return column
     if types.is_integer(wanted):
         return _whole(column, name, first_row)
+    if types.is_timestamp(wanted):
+        return _times(column, name, wanted, first_row)
     if not types.is_string(column.type):
         raise _other(name, column, "texts")
     return column
+
+
+def _times(column: pa.Array, name: str, wanted: pa.DataType, first_row: int) -> pa.Array:
+    """Texts in ISO 8601 are times, as they are in a file of texts; dates are their first moment."""
+    fitted = WITHOUT_ZONE if wanted.tz is None else WITH_ZONE
+    if types.is_timestamp(column.type):
+        if (column.type.tz is None) != (wanted.tz is None):
+            raise _other(name, column, fitted)
+        return column
+    if types.is_date(column.type) and wanted.tz is None:
+        return column
+    if not types.is_string(column.type):
+        raise _other(name, column, fitted)
+    try:
+        return pc.cast(column, wanted)
+    except pa.ArrowInvalid:
+        row = first_row + next(row for row in range(len(column)) if not _is_time(column[row : row + 1], wanted))
+        # `from None`: Arrow's message quotes the value.
+        raise _other(name, column, fitted, f", and holds another text in row {row}") from None
+
+
+def _is_time(text: pa.Array, wanted: pa.DataType) -> bool:
+    try:
+        pc.cast(text, wanted)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _whole(column: pa.Array, name: str, first_row: int) -> pa.Array:

@@ -36,6 +36,8 @@ from headway.training.checkpoint.layout import run_folder
 from headway.training.config.encoder_specs import ENCODER_SPEC, EncoderSpec, TabularEncoderSpec
 from headway.training.config.shards import HELDOUT, ShardSpec, SkewLimits
 from headway.training.data.encode.data_shape import classes_of
+from headway.training.data.encode.numeric_block import numeric_names
+from headway.training.data.encode.table_statistics import table_statistics
 from headway.training.data.shards.source_values import values_of_split
 from headway.training.data.shards.splits import SourceRows
 from headway.training.engine.run_documents import training_spec
@@ -192,7 +194,9 @@ class ScoringHarness:
     def input_names(self, run: RunSpec) -> list[str]:
         """Of a table's inputs, in the order of its blocks; none of other rows."""
         encoder = self._encoder(run)
-        return [*encoder.numeric, *encoder.categorical] if isinstance(encoder, TabularEncoderSpec) else []
+        if not isinstance(encoder, TabularEncoderSpec):
+            return []
+        return [*numeric_names(table_statistics(encoder, self._fitted_state(run))), *encoder.categorical]
 
     def slices_by(
         self, slices: tuple[SliceBy, ...], today: RunSpec, examples: tuple[str, ...]

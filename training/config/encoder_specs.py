@@ -69,6 +69,12 @@ class TabularEncoderSpec(Frozen):
     categorical: tuple[str, ...] = Field(
         default=(), description="Columns of whole numbers, booleans or texts; a value unknown to training becomes 0."
     )
+    times: tuple[str, ...] = Field(
+        default=(),
+        exclude_if=lambda times: not times,
+        description="Columns of dates or times. Each joins the block of numbers as how far through the training rows "
+        "it is, and as sine and cosine of the minute of the day, the weekday and the day of the year.",
+    )
     label: str | None = Field(default=None, min_length=1, description="Column to predict, if there is one.")
     label_kind: Literal["class", "number"] = Field(
         default="class", description="`class`: numbered from 0 in order of value; `number`: stored as it is (float32)."
@@ -77,7 +83,9 @@ class TabularEncoderSpec(Frozen):
         default=True, description="Shift and scale each number to mean 0 and deviation 1 over the training split."
     )
     missing: Literal["refuse", "mean"] = Field(
-        default="refuse", description="What a null or NaN among the numbers becomes: an error, or the training mean."
+        default="refuse",
+        description="What a null or NaN among the numbers becomes: an error, or the training mean. A missing time "
+        "becomes an error, or 0 in each of its parts: neither early nor late, and no hour, weekday or season.",
     )
     max_categories: int = Field(
         default=65536, ge=1, le=1 << 24, description="Values of a column that keep a number; the rarest lose theirs."
@@ -85,11 +93,12 @@ class TabularEncoderSpec(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> TabularEncoderSpec:
-        if not self.numeric and not self.categorical:
-            raise ValueError("give numeric or categorical columns")
+        if not self.numeric and not self.categorical and not self.times:
+            raise ValueError("give numeric or categorical columns, or times")
         fields = {
             "numeric": self.numeric,
             "categorical": self.categorical,
+            "times": self.times,
             "label": (self.label,) if self.label else (),
         }
         places: dict[str, list[str]] = {}
@@ -100,6 +109,11 @@ class TabularEncoderSpec(Frozen):
         if twice:
             raise ValueError(f"a column goes to one place: there is {'; '.join(twice)}. Take it out of all but one")
         return self
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Columns that a model reads."""
+        return (*self.numeric, *self.times, *self.categorical)
 
     @property
     def predicts_class(self) -> bool:

@@ -14,6 +14,7 @@ from headway.training.config.shapes import (
     TokenShape,
 )
 from headway.training.data.encode.data_shape import token_shape
+from headway.training.data.encode.numeric_block import MOST_PARTS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +34,7 @@ def plausible_shapes(encoder: EncoderSpec, num_label_values: int | None) -> tupl
     match encoder:
         case TabularEncoderSpec():
             sizes = {
-                "num_numeric": len(encoder.numeric),
+                "num_numeric": len(encoder.numeric) + MOST_PARTS * len(encoder.times),
                 "cardinalities": (LIKELY_CARDINALITY,) * len(encoder.categorical),
             }
             if encoder.predicts_number:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import random
 import statistics
@@ -18,6 +19,7 @@ from headway.data_contracts.scans.rows_database import ROWS
 NUM_ROWS = 1000
 DRAW = random.Random(7)
 CLASSES = [DRAW.choice(["no", "yes", "no"]) for _ in range(NUM_ROWS)]
+DATES = [datetime.date(2020, 1, 1) + datetime.timedelta(days=day) for day in range(2 * NUM_ROWS)]
 NUMBERS = [DRAW.gauss(0, 1) for _ in range(NUM_ROWS)]
 NOISE = [DRAW.gauss(0, 1) for _ in range(NUM_ROWS)]
 
@@ -49,6 +51,8 @@ def label(column: str, is_class: bool, inputs: tuple[str, ...]) -> Label:
         [f"{each}!" for each in CLASSES],
         [each == "yes" for each in CLASSES],
         [None if each == "yes" else DRAW.randrange(5) for each in CLASSES],
+        [None if each == "yes" else DATES[row] for row, each in enumerate(CLASSES)],
+        [DATES[row + (NUM_ROWS if each == "yes" else 0)] for row, each in enumerate(CLASSES)],
         [DRAW.random() + (2.0 if each == "yes" else 0.0) for each in CLASSES],
         [("no" if row == 3 else each) for row, each in enumerate(CLASSES)],
         [None if row == 3 else DRAW.random() + (2.0 if each == "yes" else 0.0) for row, each in enumerate(CLASSES)],
@@ -56,7 +60,8 @@ def label(column: str, is_class: bool, inputs: tuple[str, ...]) -> Label:
         [float("inf") if row == 3 else DRAW.random() + 2.0 * (each == "yes") for row, each in enumerate(CLASSES)],
     ],
     ids=[
-        *("equal", "renumbered", "renamed", "boolean", "missing where", "threshold", "one row differs"),
+        *("equal", "renumbered", "renamed", "boolean", "missing where", "no date where", "later"),
+        *("threshold", "one row differs"),
         *("threshold, one missing", "threshold, one elsewhere", "threshold, one infinite"),
     ],
 )

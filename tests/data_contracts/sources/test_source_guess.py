@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from pathlib import Path
 
 import fsspec
 import pytest
 
+from headway.data_contracts.sources.delimited import CsvChoice, csv_choice
 from headway.data_contracts.sources.inference import GuessedSource, guess_source
 from headway.data_contracts.sources.listing import list_local, list_remote
 from headway.data_contracts.sources.reading import resolve_base_uri
@@ -127,6 +129,102 @@ def test_files_of_an_installed_package_are_recognised(tmp_path: Path) -> None:
 def test_how_a_csv_file_is_written_is_seen_in_its_first_lines(tmp_path: Path, data: bytes, options) -> None:
     (tmp_path / "a.csv").write_bytes(data)
     assert guess_source("a.csv", base=tmp_path).spec.csv.model_dump(exclude_defaults=True) == options
+
+
+@pytest.mark.parametrize(
+    ("data", "said", "options"),
+    [
+        # Each is read otherwise where nothing is said.
+        (b"a|b;c\n1|2;3\n", CsvChoice(delimiter="|"), {"delimiter": "|"}),
+        ("ł;b\n1,5;2\n".encode("cp1250"), CsvChoice(encoding="cp1250"), {"encoding": "cp1250", "decimal": ","}),
+        (b"a;b\n1,500;2\n", CsvChoice(decimal="."), {}),
+        (b"a b;c,d\n1 2;3,4\n", CsvChoice(delimiter=" ", decimal=","), {"delimiter": " ", "decimal": ","}),
+    ],
+)
+def test_what_a_person_says_of_a_csv_file_is_taken_and_the_rest_is_found(
+    tmp_path: Path, data: bytes, said: CsvChoice, options
+) -> None:
+    (tmp_path / "a.csv").write_bytes(data)
+    found = guess_source("a.csv", base=tmp_path).spec.csv
+    csv = guess_source("a.csv", base=tmp_path, said=said).spec.csv
+    assert csv != found
+    assert csv.model_dump(exclude_defaults=True) == {"delimiter": ";", **options}
+
+
+def test_a_decimal_comma_that_is_said_leaves_commas_no_other_part(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a;b,c\n1;5,2\n")
+    assert guess_source("a.csv", base=tmp_path).also_delimiters == (";",)
+    assert guess_source("a.csv", base=tmp_path, said=CsvChoice(decimal=",")).spec.csv.delimiter == ";"
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ConfigError, match="nothing but commas parts the values"):
+        guess_source("a.csv", base=tmp_path, said=CsvChoice(decimal=","))
+
+
+def test_with_a_delimiter_files_called_like_no_table_hold_one(tmp_path: Path) -> None:
+    make(tmp_path, "data/a.dat", "data/b.dat", "data/names.md")
+    found = guess_source("data", base=tmp_path, said=CsvChoice(delimiter=";"))
+    assert (found.spec.format, wanted(found, tmp_path)) == ("csv", ["a.dat", "b.dat"])
+    make(tmp_path, "data/c.csv")
+    found = guess_source("data", base=tmp_path, said=CsvChoice(delimiter=";"))
+    assert wanted(found, tmp_path) == ["c.csv"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "advice"),
+    [
+        ("a.parquet", CsvChoice(delimiter=";"), "Leave it out"),
+        ("a.jsonl", CsvChoice(decimal=","), "Leave it out"),
+        ("a.txt", CsvChoice(encoding="cp1252"), "Say `--delimiter`, too"),
+    ],
+)
+def test_what_is_said_of_files_that_are_no_delimited_text_is_refused(
+    tmp_path: Path, name: str, said: CsvChoice, advice: str
+) -> None:
+    make(tmp_path, name)
+    with pytest.raises(ConfigError, match=f"goes with delimited text.*{advice}"):
+        guess_source(name, base=tmp_path, said=said)
+
+
+def test_an_encoding_that_is_said_and_is_another_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("größe;b\n1;2\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"a\.csv: its first lines are not written in utf-8"):
+        guess_source("a.csv", base=tmp_path, said=CsvChoice(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("tab", "", ""), CsvChoice(delimiter="\t")),
+        ((r"\t", "Windows-1252", ","), CsvChoice("\t", "cp1252", ",")),
+        (("semicolon", "ISO-8859-1", "."), CsvChoice(";", "latin-1", ".")),
+        (("|", "UTF8", ""), CsvChoice("|", "utf-8")),
+        (("", "utf-8-sig", ""), CsvChoice(encoding="utf-8")),
+        (("", "", ""), CsvChoice()),
+    ],
+)
+def test_words_of_a_command_line_are_taken_in_their_usual_spellings(
+    words: tuple[str, str, str], said: CsvChoice
+) -> None:
+    assert csv_choice(*words) == said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((";;", "", ""), "--delimiter ';;': is no delimiter"),
+        (("§", "", ""), "is no delimiter"),
+        (("\n", "", ""), "is no delimiter"),
+        (('"', "", ""), "is no delimiter"),
+        (("", "koi8-r", ""), "--encoding 'koi8-r': is no encoding that is read. There are utf-8, utf-16"),
+        (("", "nonsense", ""), "is no encoding that is read"),
+        (("", "", "comma"), "--decimal 'comma': is neither `.` nor `,`"),
+        ((",", "", ","), "delimiter and decimal are the same"),
+        ((".", "", "."), "delimiter and decimal are the same"),
+    ],
+)
+def test_words_that_mean_nothing_are_refused(words: tuple[str, str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        csv_choice(*words)
 
 
 def test_a_first_column_without_a_name_is_seen_behind_a_byte_order_mark(tmp_path: Path) -> None:

@@ -121,6 +121,16 @@ def test_a_label_that_nothing_could_predict_is_refused(label: str, message: str)
         drafted(columns, label=label)
 
 
+def test_dates_and_times_are_read_and_where_some_are_missing_gaps_are_filled() -> None:
+    days = [None if n % 7 == 0 else 19_000 + n for n in range(NUM_ROWS)]
+    columns = {"born": pa.array(days, pa.date32()), "day": pa.array(days, pa.date32()), "target": ["a", "b"] * 150}
+    columns["at"] = pa.array(range(NUM_ROWS), pa.timestamp("ms", tz="UTC"))
+    fields = drafted(columns)
+    assert (fields["times"], fields["missing"]) == (["born", "day", "at"], "mean")
+    assert "birth_date" not in drafted({**columns, "birth_date": columns["born"]})["times"], "it may be personal"
+    assert "times" not in drafted({"x": numbers(), "target": ["a", "b"] * 150})
+
+
 def test_each_column_that_is_not_read_has_its_reason() -> None:
     profile = profiled(
         {
@@ -133,4 +143,5 @@ def test_each_column_that_is_not_read_has_its_reason() -> None:
     )
     excluded = dict(excluded_columns(profile, draft_encoder(profile, is_text=False)))
     assert list(excluded) == ["id", "email", "at"]
-    assert excluded["id"] == "no value occurs twice" and "personal" in excluded["email"] and "a time" in excluded["at"]
+    assert excluded["id"] == "no value occurs twice" and "personal" in excluded["email"]
+    assert excluded["at"] == "is one and the same moment"

@@ -297,11 +297,12 @@ def test_a_label_that_is_said_is_drafted_and_what_is_guessed_or_left_out_is_said
     assert drafted.code == 0, drafted.err
     assert "to predict   price, a number: as you said" in drafted.out
     assert "60 rows without price: the contract leaves them out" in drafted.out
-    assert "not read     contact (may hold personal data); day (a time" in drafted.out
+    assert "not read     contact (may hold personal data)\n" in drafted.out
     assert "rows (30%) judge the model" in drafted.out
     pipeline = load_pipeline(tmp_path / "sales.pipeline.yaml")
     encoder = pipeline.shards.encoder
     assert (encoder.numeric, encoder.label, encoder.label_kind) == (("rooms", "area"), "price", "number")
+    assert encoder.times == ("day",)
     assert pipeline.training.recipe.name == "tabular-regressor"
     rooms = load_contract(tmp_path / "sales.contract.yaml").columns["rooms"]
     assert not rooms.one_of and rooms.min == 0 and rooms.max >= 7, "counts have an order, and the next is no mistake"
@@ -332,8 +333,134 @@ def test_what_separates_values_is_found_and_said(headway: Headway, tmp_path: Pat
     (tmp_path / "rows.csv").write_text(f"x{delimiter}words{delimiter}target\n{rows}")
     drafted = headway("contract", "init", "rows.csv")
     assert drafted.code == 0, drafted.err
-    assert f"values are separated by {delimiter!r}" in drafted.out
+    assert re.search(rf"read as +delimiter {re.escape(repr(delimiter))}, .*; found in the first lines", drafted.out)
     assert list(load_contract(tmp_path / "rows.contract.yaml").columns) == ["x", "words", "target"]
+
+
+def _sales(delimiter: str, price: str = "{},5") -> str:
+    rows = (f"Łódź {n % 3}{delimiter}{price.format(n % 97)}{delimiter}{n % 2}\n" for n in range(NUM_ROWS))
+    return f"miasto{delimiter}cena{delimiter}target\n{''.join(rows)}"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("file", "data", "options", "line", "csv"),
+    [
+        (
+            "a.csv",
+            _sales(";").encode("cp1250"),
+            ("--encoding", "windows-1250"),
+            "delimiter ';', encoding cp1250 (as you said), decimal ','; found in the first lines: --delimiter, --dec",
+            {"delimiter": ";", "encoding": "cp1250", "decimal": ","},
+        ),
+        (
+            "a.csv",
+            _sales("|").replace("Łódź", "a;b").encode("latin-1"),
+            ("--delimiter", "pipe", "--encoding", "latin1", "--decimal", ","),
+            "delimiter '|' (as you said), encoding latin-1 (as you said), decimal ',' (as you said)\n",
+            {"delimiter": "|", "encoding": "latin-1", "decimal": ","},
+        ),
+        (
+            "a.dat",
+            _sales("\t", "{}.5").encode(),
+            ("--delimiter", "tab"),
+            "delimiter '\\t' (as you said), encoding utf-8, decimal '.'; found in the first lines: --encoding, --dec",
+            {"delimiter": "\t"},
+        ),
+    ],
+)
+def test_what_a_person_says_of_delimited_text_is_drafted_said_and_keeps_its_contract(
+    headway: Headway, tmp_path: Path, file: str, data: bytes, options: tuple[str, ...], line: str, csv
+) -> None:
+    (tmp_path / file).write_bytes(data)
+    drafted = headway("contract", "init", file, *options)
+    assert drafted.code == 0, drafted.err
+    assert line in drafted.out
+    source = load_pipeline(tmp_path / "a.pipeline.yaml").source
+    assert (source.format, source.csv.model_dump(exclude_defaults=True)) == ("csv", csv)
+    columns = load_contract(tmp_path / "a.contract.yaml").columns
+    assert {name: column.type for name, column in columns.items()} == {
+        "miasto": "string",
+        "cena": "double",
+        "target": "int64",
+    }
+    if csv.get("encoding") != "latin-1":
+        assert columns["miasto"].one_of == ("Łódź 0", "Łódź 1", "Łódź 2")
+    checked = headway("contract", "check", "a.pipeline.yaml")
+    assert checked.code == 0, checked.out + checked.err
+
+
+def test_what_is_said_of_delimited_text_and_means_nothing_is_refused_before_anything_is_read(
+    headway: Headway, tmp_path: Path
+) -> None:
+    for options, message in {
+        ("--delimiter", ";;"): "--delimiter ';;': is no delimiter",
+        ("--encoding", "latin-99"): "--encoding 'latin-99': is no encoding that is read. There are utf-8,",
+        ("--decimal", ";"): "--decimal ';': is neither",
+    }.items():
+        for command in (("contract", "init", "nowhere.csv"), ("init", "shop", "--data", "nowhere.csv")):
+            refused = headway(*command, *options)
+            assert (refused.code, message in refused.err) == (2, True), refused.err
+    refused = headway("init", "shop", "--delimiter", ";")
+    assert refused.code == 2 and "--delimiter: goes with data of your own. Say `--data`" in refused.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.process
+def test_a_new_project_takes_what_is_said_of_its_data(headway: Headway, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(_sales(";").encode("cp1250"))
+    drafted = headway("init", "shop", "--data", "a.csv", "--encoding", "cp1250")
+    assert drafted.code == 0, drafted.err
+    assert "encoding cp1250 (as you said)" in drafted.out
+    csv = load_pipeline(tmp_path / "shop/deployments/shop.pipeline.yaml").source.csv
+    assert csv.model_dump(exclude_defaults=True) == {"delimiter": ";", "encoding": "cp1250", "decimal": ","}
+
+
+def _churn(folder: Path, *, extra: str = "") -> None:
+    """`closed` is written when a customer has left; `fee` nearly tells it; `age` tells nothing."""
+    left = [n * 7919 % 10 < 3 for n in range(NUM_ROWS)]
+    rows = (
+        f"{n % 61},{'DE' if n % 3 else 'FR'},{n % 5 + (20 if left[n] else 0)}.5,"
+        f"{(3 if left[n] else 1) if n % 49 else 2},{'yes' if left[n] else 'no'}\n"
+        for n in range(NUM_ROWS)
+    )
+    (folder / "churn.csv").write_text(f"age,country,closed,fee,churned\n{''.join(rows)}")
+
+
+@pytest.mark.process
+def test_an_input_that_tells_the_label_is_named_and_not_read_and_one_that_nearly_does_is_named(
+    headway: Headway, tmp_path: Path
+) -> None:
+    _churn(tmp_path)
+    drafted = headway("contract", "init", "churn.csv", "--label", "churned")
+    assert drafted.code == 0, drafted.err
+    assert "leak         closed alone tells churned, in all rows: the draft does not read it." in drafted.out
+    assert "leak?        fee alone nearly tells churned, in all rows. Look whether it is known" in drafted.out
+    assert "not read     closed (alone tells churned)" in drafted.out
+    encoder = load_pipeline(tmp_path / "churn.pipeline.yaml").shards.encoder
+    assert {*encoder.numeric, *encoder.categorical} == {"age", "country", "fee"}
+    contract = (tmp_path / "churn.contract.yaml").read_text()
+    columns = {name: contract.split(f"  {name}:\n")[1].split("type:")[0] for name in ("closed", "fee", "age")}
+    assert "LEAK: it alone tells churned" in columns["closed"]
+    assert "LEAK? It alone nearly tells churned" in columns["fee"]
+    assert "LEAK" not in columns["age"]
+    assert "LEAK? fee alone nearly tells churned" in (tmp_path / "churn.pipeline.yaml").read_text()
+    checked = headway("contract", "check", "churn.pipeline.yaml")
+    assert checked.code == 0, checked.out + checked.err
+    assert "`closed`" not in checked.out
+    assert "`fee` alone nearly tells `churned`" in checked.out, "the draft and the check are of one mind"
+
+
+@pytest.mark.process
+def test_where_nothing_else_could_be_read_the_input_that_tells_the_label_stays(
+    headway: Headway, tmp_path: Path
+) -> None:
+    rows = "".join(f"{n % 2},{n % 2}\n" for n in range(NUM_ROWS))
+    (tmp_path / "rows.csv").write_text(f"x,target\n{rows}")
+    drafted = headway("init", "copy", "--data", "rows.csv")
+    assert drafted.code == 0, drafted.err
+    assert "leak         x alone tells target, in all rows. Take the column out of the inputs, or" in drafted.out
+    assert load_pipeline(tmp_path / "copy/deployments/copy.pipeline.yaml").shards.encoder.categorical == ("x",)
 
 
 @pytest.mark.process

@@ -191,6 +191,23 @@ def test_a_label_that_may_be_null_is_taken_where_a_rule_leaves_such_rows_out(tab
             check_request(request)
 
 
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("string", "`joined` is string by the contract, and this is neither a date nor a time"),
+        ("'date32[day]', nullable: true", "no moment stands for it"),
+    ],
+)
+def test_a_time_that_the_encoder_cannot_take_is_told_by_line_before_anything_is_spent(table, kind, message):
+    contract = f"{TABLE_CONTRACT}  joined: {{type: {kind}}}\n"
+    with pytest.raises(ConfigError) as refused:
+        check_request(table("    label: churned\n", "    label: churned\n    times: [joined]\n", contract))
+    assert "churn.yaml: shards.encoder.times[0] (line 13): " in str(refused.value) and message in str(refused.value)
+    given = "    label: churned\n    times: [joined]\n    missing: mean\n"
+    contract = f"{TABLE_CONTRACT}  joined: {{type: 'date32[day]', nullable: true}}\n"
+    assert check_request(table("    label: churned\n", given, contract))[0].shards.encoder.times == ("joined",)
+
+
 def test_a_number_may_be_missing_where_the_encoder_says_what_stands_for_it(table):
     contract = TABLE_CONTRACT.replace("age: {type: int64}", "age: {type: int64, nullable: true}")
     request = table("    label: churned\n", "    label: churned\n    missing: mean\n", contract)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,11 @@ import torch
 from torch import nn
 
 from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.tasks.serving.prediction import TableModel, block_of
+from headway.training.config.encoder_specs import TabularEncoderSpec
+from headway.training.data.encode.table_statistics import TimeStatistics
+from headway.training.data.encode.tabular import TabularEncoder, TabularFit
+from headway.training.data.encode.times import fitted_type
 from tests.tasks.table_model import COLUMNS
 from tests.tasks.table_model import table_model as model
 
@@ -137,3 +145,74 @@ def test_a_refused_row_keeps_its_number_where_others_are_null() -> None:
 def test_a_misspelt_way_with_missing_numbers_is_refused() -> None:
     with pytest.raises(ConfigError, match="not 'skip'"):
         model().predict(COLUMNS, on_missing="skip")  # type: ignore[arg-type]
+
+
+MOMENTS = [datetime.datetime(2026, 1, 1) + datetime.timedelta(hours=5 * n) for n in range(200)]
+
+
+def model_of_times(missing: str = "refuse", zone: str | None = None) -> TableModel:
+    """Answers with how far through training a moment is."""
+    spec = TabularEncoderSpec(times=("at",), missing=missing)  # type: ignore[arg-type]
+    fit, rows = TabularFit(spec), np.arange(len(MOMENTS))
+    fit.add(block_of(pa.record_batch({"at": pa.array(MOMENTS, pa.timestamp("us", tz=zone))}), rows))
+    statistics = fit.statistics()
+    return dataclasses.replace(
+        model(missing),
+        encoder=TabularEncoder(spec, statistics),
+        recipe=SimpleNamespace(inputs=lambda columns: columns["numeric"][:, :1]),
+        fitted_types={"at": fitted_type(TimeStatistics.model_validate(statistics["times"][0]))},
+    )
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        ["2026-01-01", "2026-01-01 05:00:00", "2026-01-01T10:00:00.000"],
+        MOMENTS[:3],
+        pd.to_datetime(pd.Series(MOMENTS[:3])),
+        pd.Series(MOMENTS[:3]).astype("datetime64[s]"),
+        [pd.Timestamp(each) for each in MOMENTS[:3]],
+        np.array(MOMENTS[:3], dtype="datetime64[ms]"),
+    ],
+    ids=["texts", "datetimes", "pandas", "seconds", "stamps", "numpy"],
+)
+def test_times_are_taken_as_people_have_them(at: Any) -> None:
+    asked = model_of_times()
+    expected = asked.encode({"at": pa.array(MOMENTS[:3], pa.timestamp("us"))})["numeric"]
+    assert np.array_equal(asked.encode({"at": at})["numeric"], expected)
+    assert np.array_equal(asked.encode(pd.DataFrame({"at": at}))["numeric"], expected)
+
+
+def test_a_date_is_its_first_moment_and_one_row_may_come_alone() -> None:
+    asked = model_of_times()
+    for at in ("2026-01-02", datetime.date(2026, 1, 2), pd.Timestamp("2026-01-02")):
+        assert asked.encode({"at": at})["numeric"][0, 0] == pytest.approx(24 / (5 * 199) * 2 - 1)
+
+
+def test_times_with_a_zone_are_asked_for_with_one() -> None:
+    zoned, plain = model_of_times(zone="Europe/Berlin"), model_of_times()
+    at = ["2026-01-01T06:00:00+01:00", "2026-01-01T05:00:00Z"]
+    assert len(set(zoned.encode({"at": at})["numeric"][:, 0])) == 1
+    stamps = pd.to_datetime(pd.Series(at), utc=True).dt.tz_convert("Asia/Tokyo")
+    assert np.array_equal(zoned.encode({"at": stamps})["numeric"], zoned.encode({"at": at})["numeric"])
+    for rows, asked in ((["2026-01-01T05:00:00"], zoned), (at, plain), (MOMENTS, zoned), (stamps, plain)):
+        with pytest.raises(
+            DataError, match=r"column 'at' is .* and was fitted as (times with|dates, or times without)"
+        ):
+            asked.encode({"at": rows})
+
+
+def test_a_text_that_is_no_time_is_named_by_its_row_and_not_quoted() -> None:
+    with pytest.raises(DataError, match="holds another text in row 1") as refused:
+        model_of_times().encode({"at": ["2026-01-01", "yesterday"]})
+    assert "yesterday" not in str(refused.value)
+    with pytest.raises(DataError, match="column 'at' is int64 and was fitted as dates"):
+        model_of_times().encode({"at": [1]})
+
+
+def test_a_missing_time_is_refused_answered_with_null_or_no_time_at_all() -> None:
+    rows = {"at": ["2026-01-01", None]}
+    with pytest.raises(DataError, match="column 'at' is null in row 1"):
+        model_of_times().predict(rows)
+    assert model_of_times().predict(rows, on_missing="null")["prediction"].to_pylist() == [-1.0, None]
+    assert model_of_times("mean").predict(rows)["prediction"].to_pylist() == [-1.0, 0.0]

@@ -16,6 +16,7 @@ from headway.training.config.encoder_specs import (
 )
 from headway.training.config.shapes import DataShape, ImageShape, TabularNumberShape, TabularShape, TokenShape
 from headway.training.data.encode.custom_encoder import CustomEncoderFacts
+from headway.training.data.encode.numeric_block import numeric_names
 from headway.training.data.encode.packing import NUM_MARKERS
 from headway.training.data.encode.table_statistics import NumberStatistics, table_statistics
 
@@ -56,7 +57,7 @@ def classes_of(spec: EncoderSpec, statistics: Json) -> tuple[int | str, ...]:
 
 def _tabular_shape(spec: TabularEncoderSpec, statistics: Json) -> TabularShape | TabularNumberShape:
     learnt = table_statistics(spec, statistics)
-    num_numeric, label = len(spec.numeric), learnt.label
+    num_numeric, label = len(numeric_names(learnt)), learnt.label
     # One more than the values: number 0 is for those that training never saw.
     cardinalities = tuple(len(column.values) + 1 for column in learnt.categorical)
     if spec.predicts_number:

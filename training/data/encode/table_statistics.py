@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, StrictInt, StrictStr, ValidationError, model_validator
 
@@ -33,10 +33,30 @@ class ValueStatistics(Frozen):
         return self
 
 
+class TimeStatistics(Frozen):
+    """What `TimeFit` learnt of a column of dates or times."""
+
+    column: str
+    num_values: int
+    first_us: Int64
+    last_us: Int64
+    """The first and last moment, microseconds since 1970 began."""
+    is_zoned: bool
+    cycles: tuple[Literal["day", "week", "year"], ...]
+    """Those of which the rows have several places, the shortest first."""
+
+    @model_validator(mode="after")
+    def _is_in_order(self) -> Self:
+        if self.first_us > self.last_us or list(self.cycles) != sorted(set(self.cycles)):
+            raise ValueError("moments or cycles are not in order")
+        return self
+
+
 class TableStatistics(Frozen):
     numeric: tuple[NumberStatistics, ...]
     categorical: tuple[ValueStatistics, ...]
     label: NumberStatistics | ValueStatistics | None
+    times: tuple[TimeStatistics, ...] = ()
 
     @property
     def label_values(self) -> tuple[int, ...] | tuple[str, ...]:
@@ -50,12 +70,12 @@ def table_statistics(spec: TabularEncoderSpec, statistics: Json) -> TableStatist
         read = TableStatistics.model_validate(statistics)
     except ValidationError as error:
         raise IntegrityError("the fitted statistics of a table are damaged.") from error
-    names = (tuple(each.column for each in read.numeric), tuple(each.column for each in read.categorical))
+    names = tuple(tuple(each.column for each in columns) for columns in (read.numeric, read.categorical, read.times))
     is_of_label = spec.label is None or (
         read.label is not None
         and read.label.column == spec.label
         and isinstance(read.label, ValueStatistics) == spec.predicts_class
     )
-    if names != (spec.numeric, spec.categorical) or not is_of_label:
+    if names != (spec.numeric, spec.categorical, spec.times) or not is_of_label:
         raise IntegrityError("the encoder's spec and the fitted statistics do not belong together.")
     return read

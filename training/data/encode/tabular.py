@@ -14,9 +14,11 @@ from headway.training.config.encoder_specs import TabularEncoderSpec
 from headway.training.data.encode.blocks import SourceBlock
 from headway.training.data.encode.categories import Categories, Lookup
 from headway.training.data.encode.exact_sums import LARGEST, ExactSum, exact_squares
+from headway.training.data.encode.numeric_block import numeric_names
 from headway.training.data.encode.protocol import RowByRow
 from headway.training.data.encode.source_columns import FIT_AGAIN, QUARANTINE, numbers, refuse_rows
 from headway.training.data.encode.table_statistics import table_statistics
+from headway.training.data.encode.times import TimeFit, TimeParts
 
 UNKNOWN = 0
 """Number of every value that training did not see, and of null."""
@@ -73,6 +75,7 @@ class TabularFit:
         categorical = (*spec.categorical, *([spec.label] if spec.label and spec.predicts_class else []))
         self._moments = {name: Moments(name) for name in numeric}
         self._categories = {name: Categories(name) for name in categorical}
+        self._times = {name: TimeFit(name) for name in spec.times}
 
     def add(self, block: SourceBlock) -> None:
         for name, moments in self._moments.items():
@@ -80,12 +83,16 @@ class TabularFit:
             moments.add(block, numbers(block, name, may_be_missing=may_be_missing))
         for categories in self._categories.values():
             categories.add(block)
+        for times in self._times.values():
+            times.add(block, may_be_missing=self._spec.missing == "mean")
 
     def merge(self, other: TabularFit) -> None:
         for name, moments in self._moments.items():
             moments.merge(other._moments[name])
         for name, categories in self._categories.items():
             categories.merge(other._categories[name])
+        for name, times in self._times.items():
+            times.merge(other._times[name])
 
     def statistics(self) -> Json:
         spec = self._spec
@@ -96,6 +103,8 @@ class TabularFit:
                 for name in spec.categorical
             ],
             "label": self._label(),
+            # Left out where there are none: what was fitted before has no such key.
+            **({"times": [self._times[name].statistics() for name in spec.times]} if spec.times else {}),
         }
 
     def _label(self) -> Json:
@@ -154,19 +163,22 @@ class TabularEncoder:
         self._means = [column.mean for column in learnt.numeric]
         # A constant column has no deviation; 1 leaves it at zero after the mean is taken off.
         self._scales = [column.deviation or 1.0 for column in learnt.numeric]
+        self._times = [TimeParts(column, fills_missing=spec.missing == "mean") for column in learnt.times]
         self._lookups = [Lookup(column.column, column.values) for column in learnt.categorical]
         self._label = ClassLabel(spec.label or "", learnt.label_values) if spec.predicts_class else None
         self.num_classes = self._label.num_classes if self._label else 0
+        self.numeric = numeric_names(learnt)
+        """What stands in the block of numbers, in its order."""
         self.columns = tuple(self._columns())
 
     @property
-    def numeric(self) -> tuple[str, ...]:
-        """Columns of numbers, in the order of the block."""
-        return self._spec.numeric
+    def never_missing(self) -> tuple[str, ...]:
+        """Columns in which a row has a value, unless missing ones are filled."""
+        return (*self._spec.numeric, *self._spec.times)
 
     @property
     def fills_missing(self) -> bool:
-        """Whether a missing number is taken, as the mean of training."""
+        """Whether a missing number or time is taken: as the mean of training, and as no time at all."""
         return self._spec.missing == "mean"
 
     def stream(self, seed: int) -> RowByRow:
@@ -175,8 +187,10 @@ class TabularEncoder:
     def encode(self, block: SourceBlock) -> Mapping[str, NDArray[Any]]:
         """By column, a row for each of the block's."""
         values: dict[str, NDArray[Any]] = {}
-        if self._spec.numeric:
-            values["numeric"] = self._numeric(block)
+        if self.numeric:
+            numbers_block = self._numeric(block)
+            parts = [times(block) for times in self._times]
+            values["numeric"] = np.concatenate([numbers_block, *parts], axis=1) if parts else numbers_block
         if self._lookups:
             # Number 0 is for unknown values, which the look-up gives as -1.
             numbered = [lookup.numbers(block) + np.int32(1) for lookup in self._lookups]
@@ -190,8 +204,8 @@ class TabularEncoder:
 
     def _columns(self) -> list[PayloadColumn]:
         columns = []
-        if self._spec.numeric:
-            columns.append(PayloadColumn(name="numeric", dtype="float32", shape=(len(self._spec.numeric),)))
+        if self.numeric:
+            columns.append(PayloadColumn(name="numeric", dtype="float32", shape=(len(self.numeric),)))
         if self._spec.categorical:
             columns.append(PayloadColumn(name="categorical", dtype="int32", shape=(len(self._spec.categorical),)))
         if self._spec.label is not None:
