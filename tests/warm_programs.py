@@ -168,7 +168,9 @@ def _ask(told: dict[str, Any], streams: list[int]) -> int:
         finally:
             libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
     assert answer, "the process that forks programs has ended"
-    return int(LENGTH.unpack(answer)[0])
+    (number,) = LENGTH.unpack(answer)
+    assert number, f"it could not begin: {told}"
+    return int(number)
 
 
 def start_starter(streams: list[int]) -> None:
@@ -215,8 +217,9 @@ def _serve(channel: socket.socket) -> None:
                 end_with(partial(_begin, json.loads(message), streams, tells_number, adopted))
             os._exit(0)
         os.waitpid(parent, 0)
-        channel.sendall(os.read(told_number, LENGTH.size))
-        for each in (*streams, told_number, tells_number, adopted, adoption):
+        os.close(tells_number)
+        channel.sendall(os.read(told_number, LENGTH.size) or LENGTH.pack(0))
+        for each in (*streams, told_number, adopted, adoption):
             os.close(each)
 
 
