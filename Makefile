@@ -16,21 +16,23 @@ CUDA := cuda-bindings cuda-pathfinder cuda-toolkit triton nvidia-cublas nvidia-c
 	nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 TORCH_CPU_SHA256 := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 
-.PHONY: retrain test docs quick test-changed test-cluster cluster-packages soak lint locks clean
+.PHONY: retrain test suite docs quick test-changed test-cluster cluster-packages soak lint style types locks clean
 .DEFAULT_GOAL := retrain
 
 retrain: $(INSTALLED)
 	$(BIN)/headway retrain deployments/stdlib-lm.yaml
 
 # After each edit: what needs neither a process of its own nor much of the processor. tests/tiers.py holds tests to it.
-quick: $(INSTALLED)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports --no-logo
+quick: style
 	$(BIN)/python -m pytest -n logical --dist loadfile -m unit $(addprefix --ignore=tests/,$(WHOLE))
 
+# What takes seconds comes first. mypy takes a minute of one core, and so does pytest before it has imported all tests:
+# each has one.
+test: style
+	$(MAKE) --no-print-directory --jobs=2 types suite
+
 # Five processes on two cores: a good part of what is tested waits for servers and deadlines.
-test: lint
+suite: $(INSTALLED)
 	$(BIN)/python -m pytest -n 5 --dist loadfile --ignore=tests/cluster
 
 # What a change may turn red, by the graph of imports; `make test-changed BASE=HEAD~1` for the last commit.
@@ -66,11 +68,15 @@ soak: $(INSTALLED)
 	$(BIN)/python -m tests.soak.hangs --times 100 --only hangs slow --json soak-hangs.json
 	$(BIN)/python -m pytest -q -m soak
 
-lint: $(INSTALLED)
+lint: style types
+
+style: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+types: $(INSTALLED)
+	$(BIN)/mypy
 
 # Every package is held against its digest. Which torch there is, for the CPU or with CUDA, is the index's to say: it is
 # fetched by name and then held against the digests of both. What is left for the last step are CUDA's libraries.

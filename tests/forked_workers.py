@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import importlib
 import logging
 import os
 import random
@@ -26,9 +27,23 @@ from typing import Any
 import pytest
 from _pytest.pathlib import import_path, module_name_from_path
 
+from tests import warm_programs
 from tests.program_ends import end_with
 
 STREAMS = 3
+LATE = (
+    "headway.data_contracts.engine.duckdb_engine",
+    "mlflow.store.tracking.sqlalchemy_store",
+    "moto.moto_server.threaded_moto_server",
+    "moto.s3.responses",
+    "torch.export._trace",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+    "prefect.flow_engine",
+)
+"""What tests and the programs they start import in the midst of their work: a dozen seconds of a core for each."""
+MANY_FILES = 50
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -54,7 +69,9 @@ def _fork_workers(config: pytest.Config, listener: socket.socket, controller_end
     atexit._clear()
     logging.getLogger().handlers.clear()  # those of pytest's hook that we are in
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _import_tests(config)
+    # Those of a few files, and those of `unit`, hardly come so far that it pays.
+    if _import_tests(config) > MANY_FILES and "unit" not in config.option.markexpr.split():
+        _import_late()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks for exit codes
     gc.collect()
     gc.freeze()
@@ -74,18 +91,32 @@ def _fork_workers(config: pytest.Config, listener: socket.socket, controller_end
             os.close(stream)
 
 
-def _import_tests(config: pytest.Config) -> None:
-    """As collecting them does. One that cannot be imported is for the workers to report."""
+def _import_tests(config: pytest.Config) -> int:
+    """As collecting them does; how many files. One that cannot be imported is for the workers to report."""
+    num_files = 0
     ignored = [Path(path).absolute() for path in config.getoption("ignore") or ()]
     for name in config.args:
         place = Path(name.partition("::")[0]).absolute()
         for path in [place] if place.is_file() else sorted(place.rglob("test_*.py")):
             if not any(path.is_relative_to(folder) for folder in ignored):
+                num_files += 1
                 with contextlib.suppress(BaseException):  # `pytest.skip` as well
                     for folder in reversed(path.relative_to(config.rootpath).parents):
                         if (config.rootpath / folder / "conftest.py").is_file():
                             _import(config.rootpath / folder / "conftest.py", config.rootpath)
                     _import(path, config.rootpath)
+    return num_files
+
+
+def _import_late() -> None:
+    """What these packages set in the environment is for each process to set."""
+    before = dict(os.environ)
+    os.environ.update(MLFLOW_DISABLE_TELEMETRY="true", DO_NOT_TRACK="1")  # or there would be threads
+    for name in LATE:
+        with contextlib.suppress(ImportError):  # for whoever needs it to report
+            importlib.import_module(name)
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def _import(path: Path, root: Path) -> None:
@@ -98,6 +129,7 @@ def _import(path: Path, root: Path) -> None:
 
 def _work(streams: list[int]) -> None:
     """What `python -u -c` would do with xdist's line of bootstrap."""
+    warm_programs.start_starter(streams)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, stream in enumerate(streams):

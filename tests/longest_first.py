@@ -55,6 +55,15 @@ LONGEST_FIRST: tuple[tuple[str, ...], ...] = (
         "tests/tasks/registry/test_approval.py",
     ),
     ("tests/data_contracts/store/test_object_store.py",),
+    ("tests/tasks/ownership/test_run_claims.py",),
+    ("tests/flows/config/test_first_step.py",),
+    ("tests/flows/act/test_project_init.py",),
+    ("tests/flows/act/test_foreign_files.py",),
+    ("tests/flows/act/test_check.py",),
+    ("tests/flows/act/test_init.py",),
+    ("tests/flows/show/test_installed_files.py",),
+    ("tests/flows/ci/",),
+    ("tests/tasks/registry/test_model_versions.py",),
     ("tests/flows/windows/test_openings.py",),
 )
 """Files that share something costly to start, or are long themselves. The longest name that fits decides."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -16,8 +17,20 @@ SOURCES = (
 )
 
 
-def build(folder: Path) -> Path:
-    """The wheel, made from a copy of what it is made of."""
+def built() -> Path:
+    """The wheel, which the first test process that asks makes for all."""
+    folder = Path(os.environ["HEADWAY_TESTS_SHARED"]) / "wheel"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            _build(folder)
+    (found,) = (folder / "wheels").iterdir()
+    return found
+
+
+def _build(folder: Path) -> None:
+    """From a copy of what it is made of."""
+    folder.mkdir()
     for name in SOURCES:
         source = REPOSITORY / name
         if source.is_dir():
@@ -26,8 +39,6 @@ def build(folder: Path) -> Path:
             shutil.copy(source, folder / name)
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation")
     subprocess.run((*pip, "--wheel-dir", str(folder / "wheels"), str(folder)), check=True, capture_output=True)
-    (found,) = (folder / "wheels").iterdir()
-    return found
 
 
 def install(wheel: Path, target: Path) -> Path:

@@ -37,7 +37,7 @@ assert len(servers) == 1, "the second shares the server of the first"
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     new_prefect_home(folder / "prefect")
-    return wheels.install(wheels.build(folder), folder / "installed")
+    return wheels.install(wheels.built(), folder / "installed")
 
 
 def test_site_packages_get_headway_and_its_metadata_and_nothing_else(installed: Path) -> None:

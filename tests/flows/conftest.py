@@ -12,6 +12,14 @@ import pytest
 
 from headway.flows.cli.command_line import run
 from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
+from tests.warm_programs import forked_helpers
+
+
+@pytest.fixture(autouse=True)
+def helpers_are_forks() -> Iterator[None]:
+    """Of Headway's helpers these tests ask what they answer; how they start is asked in their own rooms."""
+    with forked_helpers():
+        yield
 
 
 @pytest.fixture

@@ -67,6 +67,11 @@ def _pairs(values: dict[str, str]) -> str:
     return "".join(f'{name} = "{value}"\n' for name, value in values.items())
 
 
+@pytest.fixture(autouse=True)
+def helpers_are_forks() -> None:
+    """They are started as users' are: what they import is what these tests ask."""
+
+
 def environment(**given: str) -> dict[str, str]:
     ours = {n: v for n, v in os.environ.items() if not n.startswith(("PREFECT_", "HEADWAY_", "PYTHONSAFEPATH"))}
     return ours | given

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from headway.tasks.core.artifacts import artifact_key, show_markdown
 from tests.waiting import wait_until
+from tests.warm_programs import run_program
 
 TOYS = Path(__file__).parent / "toys"
 
@@ -24,24 +24,18 @@ def test_outside_a_flow_nothing_is_shown_and_nothing_fails() -> None:
 
 
 def test_a_flow_whose_artifacts_are_all_refused_completes_and_says_so(service: Any) -> None:
-    done = subprocess.run(
-        (sys.executable, str(TOYS / "artifacts_refused.py")),
-        env=service.environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_program((sys.executable, TOYS / "artifacts_refused.py"), env=service.environment, timeout=300)
     assert done.returncode == 0, done.stderr
     assert (done.stdout + done.stderr).count("An artifact could not be written") == 5
 
 
 def test_a_server_that_is_away_holds_up_nobody_who_moves_a_progress_bar(service: Any) -> None:
     servers = service.processes()
-    command = (sys.executable, str(TOYS / "progress_while_away.py"), *map(str, servers))
+    command = (sys.executable, TOYS / "progress_while_away.py", *servers)
     # The client's own patience would end only after the test's.
     patient = service.environment | {"PREFECT_API_REQUEST_TIMEOUT": "1000"}
     try:
-        done = subprocess.run(command, env=patient, capture_output=True, text=True, timeout=300)
+        done = run_program(command, env=patient, timeout=300)
     finally:
         for pid in servers:
             os.kill(pid, signal.SIGCONT)

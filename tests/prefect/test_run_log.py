@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from headway.data_contracts.store.errors import DataError, HeadwayError
 from headway.flows.report.run_log import WithoutTraceback
+from tests.warm_programs import run_program
 
 TOY = Path(__file__).parent / "toys" / "refused.py"
 
@@ -32,7 +32,7 @@ def test_the_log_of_a_refused_run_holds_the_card_and_no_traceback_unless_another
     service: Any, arguments: tuple[str, ...]
 ) -> None:
     before = {run["id"] for run in service.api("flow_runs/filter", {})}
-    subprocess.run((sys.executable, str(TOY), *arguments), env=service.environment, capture_output=True, timeout=300)
+    run_program((sys.executable, TOY, *arguments), env=service.environment, timeout=300)
     (run,) = (run["id"] for run in service.api("flow_runs/filter", {}) if run["id"] not in before)
     logs = service.api("logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}, "sort": "TIMESTAMP_ASC"})
     message = "\n".join(log["message"] for log in logs)

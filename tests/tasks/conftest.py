@@ -39,6 +39,7 @@ from headway.tasks.registry.model_versions import ModelVersions
 from headway.training.checkpoint.inexactness import inexactness
 from headway.training.observe.ledger import Ledger
 from tests.tasks.days import Days
+from tests.warm_programs import forked_helpers
 
 if TYPE_CHECKING:
     from tests.tasks.forge import Forge, Verify
@@ -51,6 +52,13 @@ saved_input_example_info: {artifact_path: input_example.json}
 signature: {inputs: '[{"type": "tensor", "tensor-spec": {"dtype": "int64", "shape": [-1, -1]}}]'}
 """
 NOWHERE = StoredFile(path="code/none.zip", size_bytes=0, sha256=sha256_bytes(b""))
+
+
+@pytest.fixture(autouse=True)
+def helpers_are_forks() -> Iterator[None]:
+    """Of Headway's helpers these tests ask what they answer; how they start is asked in their own rooms."""
+    with forked_helpers():
+        yield
 
 
 def link(kind: str, digit: str = "0") -> Link:

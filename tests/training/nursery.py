@@ -24,6 +24,7 @@ from typing import Any
 
 from tests.program_ends import end_with, run_module
 from tests.waiting import DEADLINE_S
+from tests.warm_programs import Program
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOR_SLICES = (
@@ -41,14 +42,13 @@ class Nursery:
         self._codes: dict[int, int] = {}
         ours = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAY_")}
         with log.open("wb") as stream:
-            self._process = subprocess.Popen(
+            self._process = Program(
                 [sys.executable, "-m", "tests.training.nursery"],
                 cwd=REPOSITORY,
                 env=ours | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stream,
-                text=True,
             )
 
     def start(

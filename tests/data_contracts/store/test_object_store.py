@@ -22,6 +22,7 @@ from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem,
 from headway.data_contracts.store.object_store import Patience
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import document_path
+from tests.warm_programs import Program
 
 HASTY = Patience(deadline_s=1.5, attempt_s=1.0, first_wait_s=0.02, longest_wait_s=0.1)
 STEADY = Patience(deadline_s=60.0, attempt_s=1.0, first_wait_s=0.02, longest_wait_s=0.1)
@@ -98,7 +99,7 @@ def test_a_writer_killed_in_mid_upload_leaves_nothing_under_the_name(
 ) -> None:
     local = write_large(tmp_path / "large", seed=1)
     line.break_(("hold", "", held, 10_000))
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, workspace.uri, str(local)], cwd=HOME, env=os.environ)
+    writer = Program([sys.executable, "-c", WRITER, workspace.uri, local], cwd=HOME)
     try:
         wait_until(lambda: any(fault == "hold" for _, _, fault in line.log()))
     finally:
@@ -195,12 +196,11 @@ for number in range(rounds):
 def test_of_processes_that_race_for_a_ref_one_wins_each_round(workspace: Workspace) -> None:
     rounds, names = 40, ("a", "b", "c")
     racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, workspace.uri, str(rounds), name],
+        Program(
+            [sys.executable, "-c", RACER, workspace.uri, rounds, name],
             cwd=HOME,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
         )
         for name in names
     ]

@@ -6,7 +6,6 @@ import gzip
 import os
 import random
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from headway.flows.act.contract_init import draft
 from tests.data_contracts import foreign_files
 from tests.data_contracts.foreign_files import READ, REFUSED
 from tests.flows.act.conftest import Headway
+from tests.warm_programs import run_program
 
 pytestmark = pytest.mark.process
 
@@ -118,7 +118,5 @@ def fuzz(name: str, folder: Path, seed: int = 1, number: int = NUM_FUZZED) -> No
 def test_no_flipped_byte_or_cut_ends_in_a_traceback_a_signal_or_silence(name: str, tmp_path: Path) -> None:
     """In a process of its own, since what is looked for would end this one."""
     program = f"from pathlib import Path; from {__name__} import fuzz; fuzz({name!r}, Path({str(tmp_path)!r}))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=5 * ANSWER_S
-    )
+    done = run_program([sys.executable, "-c", program], timeout=5 * ANSWER_S)
     assert done.returncode == 0, f"file {done.stdout.split()[-1:]}: {done.stderr[-2000:]}"

@@ -19,14 +19,32 @@ active = "mine"
 [profiles.other]
 PREFECT_API_URL = "http://127.0.0.1:4200/api"
 """
+CASES: tuple[tuple[str | None, dict[str, str]], ...] = (
+    (None, {}),
+    (PROFILES.format(""), {}),
+    (PROFILES.format('PREFECT_API_URL = "http://127.0.0.1:4201/api"'), {}),
+    (None, {"prefect_api_url": "http://127.0.0.1:4202/api"}),
+    (None, {"PREFECT_PROFILE": "local"}),
+    (PROFILES.format(""), {"PREFECT_PROFILE": "other"}),
+)
+"""Prefect's profiles, and what the environment says besides."""
 ASKED = """
-import json, sys
+import json, os, sys
 from headway.flows.console.environment import prepare
 prepare()
 from headway.flows.console.prefect_settings import names_no_server
-ours, is_loaded = names_no_server(), "prefect" in sys.modules
-from prefect.settings import PREFECT_API_URL
-print(json.dumps([ours, is_loaded, PREFECT_API_URL.value()]))
+ours, theirs, given, plain = [], [], json.loads(sys.argv[1]), dict(os.environ)
+for each in given:
+    os.environ.clear()
+    os.environ.update({**plain, **each})
+    ours.append(names_no_server())
+is_loaded = "prefect" in sys.modules
+from prefect.context import root_settings_context
+for each in given:
+    os.environ.clear()
+    os.environ.update({**plain, **each})
+    theirs.append(root_settings_context().settings.api.url)
+print(json.dumps([is_loaded, ours, theirs]))
 """
 
 
@@ -63,25 +81,17 @@ def test_profiles_that_cannot_be_read_leave_it_to_prefect(tmp_path: Path) -> Non
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("profiles", "environment"),
-    [
-        (None, {}),
-        (PROFILES.format(""), {}),
-        (PROFILES.format('PREFECT_API_URL = "http://127.0.0.1:4201/api"'), {}),
-        (None, {"prefect_api_url": "http://127.0.0.1:4202/api"}),
-        (None, {"PREFECT_PROFILE": "local"}),
-        (PROFILES.format(""), {"PREFECT_PROFILE": "other"}),
-    ],
-)
-def test_no_server_that_prefect_would_use_is_overlooked(
-    tmp_path: Path, profiles: str | None, environment: dict[str, str]
-) -> None:
-    if profiles is not None:
-        (tmp_path / "profiles.toml").write_text(profiles)
-    asked = subprocess.run(
-        [sys.executable, "-c", ASKED], env={**os.environ, **environment}, check=True, capture_output=True, text=True
-    )
-    is_none, is_loaded, theirs = json.loads(asked.stdout)
+def test_no_server_that_prefect_would_use_is_overlooked(tmp_path: Path) -> None:
+    given = []
+    for number, (profiles, environment) in enumerate(CASES):
+        home = tmp_path / str(number)
+        home.mkdir()
+        if profiles is not None:
+            (home / "profiles.toml").write_text(profiles)
+        given.append({"PREFECT_HOME": str(home), **environment})
+    # One process for all of them: it takes seconds to import Prefect.
+    asked = subprocess.run([sys.executable, "-c", ASKED, json.dumps(given)], check=True, capture_output=True, text=True)
+    is_loaded, ours, theirs = json.loads(asked.stdout)
     assert not is_loaded
-    assert theirs is None or not is_none
+    assert ours[0] and theirs[0] is None and len(set(theirs)) > 3, theirs
+    assert not [case for case, url, is_none in zip(CASES, theirs, ours, strict=True) if url and is_none]

@@ -14,6 +14,7 @@ import pytest
 
 from headway.training.launch.base.process_tree import die_with_parent
 from tests.waiting import DEADLINE_S, wait_until
+from tests.warm_programs import Program
 
 pytestmark = pytest.mark.process
 
@@ -54,12 +55,11 @@ def start(prefect_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     started: list[subprocess.Popen[str]] = []
 
     def start() -> tuple[subprocess.Popen[str], UUID]:
-        process = subprocess.Popen(
+        process = Program(
             (sys.executable, "-c", COMMAND),
             env=os.environ | shared_prefect.api().settings,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
             preexec_fn=die_with_parent,
         )
         started.append(process)

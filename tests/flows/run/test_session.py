@@ -15,6 +15,7 @@ from headway.data_contracts.store.leftovers import MACHINE
 from headway.flows.config.request import RetrainRequest, TrainingRequest, TrialsRequest
 from headway.flows.run.session import session
 from headway.tasks.ownership import pipeline_history
+from tests.warm_programs import Program
 
 DEPLOYMENTS = Path(__file__).resolve().parents[3] / "deployments"
 SESSION = """
@@ -37,7 +38,7 @@ with session(RetrainRequest(pipeline=sys.argv[1], workspace=sys.argv[2])) as (ru
 def start(folder: Path, what: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", SESSION, str(DEPLOYMENTS / "stdlib-lm.yaml"), str(folder / "workspace"), what]
     environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    return Program(command, env=environment, stdout=subprocess.PIPE)
 
 
 @pytest.mark.process

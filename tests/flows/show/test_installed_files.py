@@ -24,14 +24,9 @@ OTHERS = {
 """A package with files where ours lie, as pip would unpack it over them."""
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return wheels.build(tmp_path_factory.mktemp("source"))
-
-
 @pytest.fixture
-def installed(wheel: Path, tmp_path: Path) -> Path:
-    return wheels.install(wheel, tmp_path / "installed")
+def installed(tmp_path: Path) -> Path:
+    return wheels.install(wheels.built(), tmp_path / "installed")
 
 
 def doctor(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -37,6 +37,7 @@ from tests.tasks.conftest import make_context
 from tests.tasks.core.test_gangs import Quiet
 from tests.tasks.ownership.run_claimer import RUN
 from tests.waiting import DEADLINE_S, wait_until
+from tests.warm_programs import Program
 
 pytestmark = pytest.mark.process
 
@@ -56,12 +57,11 @@ class Machine:
 
     def start(self, *until: Path) -> subprocess.Popen[str]:
         self.started.append(
-            subprocess.Popen(
-                [sys.executable, str(CLAIMER), self.uri, str(self.folder), str(LEASE_S), *map(str, until)],
+            Program(
+                [sys.executable, CLAIMER, self.uri, self.folder, LEASE_S, *until],
                 env={**os.environ, "PYTHONPATH": str(REPOSITORY), "HEADWAY_LOCAL": str(self.folder)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                text=True,
             )
         )
         return self.started[-1]

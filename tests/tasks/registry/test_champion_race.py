@@ -26,6 +26,7 @@ from headway.tasks.registry import mlflow_store, model_refs
 from headway.tasks.registry.champion import move_alias, set_champion
 from headway.tasks.registry.mlflow_aliases import sync_mlflow_aliases
 from headway.tasks.registry.model_versions import ModelVersions
+from tests.warm_programs import Program
 
 MODEL = "tiny"
 WRITER = Path(__file__).with_name("champion_writer.py")
@@ -57,12 +58,11 @@ class Race:
         for host in hosts:
             host.mkdir(exist_ok=True)
         self.message = [host / f"said-{number}.json" for number, host in enumerate(hosts)]
-        self.writers = subprocess.Popen(
-            [sys.executable, str(WRITER), workspace.uri, MODEL, store, str(moves), str(self.go), *map(str, hosts)],
+        self.writers = Program(
+            [sys.executable, WRITER, workspace.uri, MODEL, store, moves, self.go, *hosts],
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
             process_group=0,
         )
 

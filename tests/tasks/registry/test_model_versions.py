@@ -24,6 +24,7 @@ from headway.tasks.registry import mlflow_store, model_refs
 from headway.tasks.registry.file_lock import holding
 from headway.tasks.registry.model_versions import REGISTRATION_TAG, ModelVersions, lineage, model_versions
 from tests.waiting import DEADLINE_S, wait_until
+from tests.warm_programs import Program
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -82,13 +83,12 @@ def start(workspace: Workspace, tmp_path: Path) -> Iterator[Callable[..., subpro
         folder = tmp_path / f"flow-{len(started)}"
         arguments = (workspace.uri, str(folder), str(tmp_path / "go"), registration.sha256, "dies" if dies else "lives")
         started.append(
-            subprocess.Popen(
+            Program(
                 [sys.executable, "-c", FLOW, *arguments],
                 cwd=REPOSITORY,
                 env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                text=True,
             )
         )
         return started[-1]
@@ -154,12 +154,11 @@ def test_a_flow_killed_between_making_a_version_and_writing_it_down_leaves_no_se
 @pytest.mark.process
 def test_processes_that_open_a_new_store_at_once_do_not_spoil_it_for_each_other(tmp_path: Path) -> None:
     opening = [
-        subprocess.Popen(
-            [sys.executable, "-c", OPEN, f"sqlite:///{tmp_path}/new.db", str(tmp_path / "go")],
+        Program(
+            [sys.executable, "-c", OPEN, f"sqlite:///{tmp_path}/new.db", tmp_path / "go"],
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
         )
         for _ in range(2)
     ]
@@ -172,8 +171,8 @@ def test_processes_that_open_a_new_store_at_once_do_not_spoil_it_for_each_other(
 def test_a_store_whose_maker_is_killed_in_the_midst_of_it_is_made_anew(tmp_path: Path) -> None:
     database, unfinished = tmp_path / "new.db", tmp_path / ".new.db.unfinished"
     (tmp_path / "go").touch()
-    making = subprocess.Popen(
-        [sys.executable, "-c", OPEN, f"sqlite:///{database}", str(tmp_path / "go")],
+    making = Program(
+        [sys.executable, "-c", OPEN, f"sqlite:///{database}", tmp_path / "go"],
         cwd=REPOSITORY,
         stdout=subprocess.DEVNULL,
     )

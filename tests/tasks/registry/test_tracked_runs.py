@@ -22,6 +22,7 @@ from headway.tasks.registry.track import SeriesShipper
 from headway.training.checkpoint.layout import run_folder
 from headway.training.launch.base import run_lock
 from tests.waiting import DEADLINE_S
+from tests.warm_programs import Program
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TRAINS = """
@@ -77,10 +78,10 @@ def status_of(uri: str, run: RunSpec) -> str:
 
 
 @pytest.fixture
-def killed(workspace: Workspace, uri: str) -> Iterator[tuple[RunSpec, subprocess.Popen[bytes]]]:
+def killed(workspace: Workspace, uri: str) -> Iterator[tuple[RunSpec, subprocess.Popen[str]]]:
     """A process that trains, as far as MLflow and the run's lock can tell; to be killed."""
     run = run_of(1)
-    process = subprocess.Popen(
+    process = Program(
         [sys.executable, "-c", TRAINS, workspace.uri, uri],
         cwd=REPOSITORY,
         env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
@@ -88,9 +89,9 @@ def killed(workspace: Workspace, uri: str) -> Iterator[tuple[RunSpec, subprocess
         stdout=subprocess.PIPE,
     )
     assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(run.to_bytes())
+    process.stdin.write(run.to_bytes().decode())
     process.stdin.close()
-    assert process.stdout.readline() == b"training\n"
+    assert process.stdout.readline() == "training\n"
     yield run, process
     process.kill()
     process.wait()
@@ -99,7 +100,7 @@ def killed(workspace: Workspace, uri: str) -> Iterator[tuple[RunSpec, subprocess
 
 @pytest.mark.process
 def test_what_was_killed_ends_as_killed_when_another_trains_and_no_sooner(
-    workspace: Workspace, uri: str, killed: tuple[RunSpec, subprocess.Popen[bytes]]
+    workspace: Workspace, uri: str, killed: tuple[RunSpec, subprocess.Popen[str]]
 ) -> None:
     run, process = killed
     client = mlflow_store.connect(uri)

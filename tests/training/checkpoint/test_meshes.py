@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from headway.training.checkpoint.layout import directory_name
 from headway.training.checkpoint.read import read_checkpoint
 from headway.training.launch.base.ports import free_port
 from tests.waiting import DEADLINE_S
+from tests.warm_programs import run_program
 
 pytestmark = pytest.mark.process
 
@@ -35,7 +35,7 @@ def folder(tmp_path_factory) -> Path:
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[2]), str(HERE)]),
     }
     command = [sys.executable, HERE / "mesh_ranks.py", path]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
+    done = run_program(command, env=environment, timeout=DEADLINE_S)
     assert done.returncode == 0, done.stderr[-4000:]
     return path
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.warm_programs import run_program
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -20,9 +21,9 @@ def run(folder: Path, rounds: list[Found]) -> list[list[Found]]:
     """What each rank of each round found, by case."""
     path = folder / "rounds.json"
     path.write_text(json.dumps(rounds))
-    program = [sys.executable, str(Path(__file__).with_name("gang.py")), str(path)]
+    program = [sys.executable, Path(__file__).with_name("gang.py"), path]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=600)
+    done = run_program(program, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
     return [
         [json.loads((folder / f"round-{number}-rank-{rank}.json").read_text()) for rank in range(job["world_size"])]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -27,6 +26,7 @@ from headway.training.data.load.shard_reader import ShardReader
 from headway.training.data.shards import group_writer
 from headway.training.data.shards.sharding import fit, write_shards
 from headway.training.data.shards.splits import NO_ROWS, SourceRows
+from tests.warm_programs import run_program
 
 LINKS = {"snapshot": Link(kind="snapshot", sha256="a" * 64), "receipt": Link(kind="receipt", sha256="b" * 64)}
 SPEC = ShardSpec.model_validate(
@@ -351,8 +351,8 @@ def test_a_writer_killed_over_its_spill_leaves_nothing_and_the_next_completes(
     source: Path, tmp_path: Path, fatal: str
 ) -> None:
     def run(root: Path, fatal: str) -> int:
-        arguments = [str(Path(__file__).parent), str(source), str(root), fatal, "3000"]
-        return subprocess.run([sys.executable, "-c", PROGRAM, *arguments], timeout=300).returncode
+        arguments = [Path(__file__).parent, source, root, fatal, 3000]
+        return run_program([sys.executable, "-c", PROGRAM, *arguments], timeout=300).returncode
 
     assert run(tmp_path / "killed", fatal) == -signal.SIGKILL
     assert not list((tmp_path / "scratch").iterdir())

@@ -1,0 +1,95 @@
+"""Programs that are forks: in all that anybody can see of a process they are the programs that were asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import warm_programs
+from tests.waiting import DEADLINE_S, wait_until
+from tests.warm_programs import Program, run_program
+
+pytestmark = pytest.mark.process
+
+SHOW = """
+import json, os, sys, tempfile
+from pathlib import Path
+me = Path("/proc/self")
+print(json.dumps({
+    "argv": sys.argv, "name": __name__, "folder": os.getcwd(), "session": os.getsid(0), "group": os.getpgid(0),
+    "environment": dict(os.environ), "place": tempfile.gettempdir(), "pid": os.getpid(), "parent": os.getppid(),
+    "command": me.joinpath("cmdline").read_bytes().decode().split("\\0")[:-1],
+    "shown": sorted(me.joinpath("environ").read_bytes().decode().split("\\0")[:-1]),
+    "files": sorted({os.readlink(x) for x in me.joinpath("fd").iterdir() if x.exists() and int(x.name) > 2}),
+}))
+"""
+
+
+def test_it_is_a_child_with_the_arguments_folder_session_and_environment_that_it_was_given(tmp_path: Path) -> None:
+    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path), "WORD": "ä=b"}
+    command = [sys.executable, "-c", SHOW, "one", "two words"]
+    done = run_program(command, env=environment, cwd=tmp_path, start_new_session=True, timeout=DEADLINE_S)
+    assert done.returncode == 0 and done.stderr == ""
+    found = json.loads(done.stdout)
+    assert found["argv"] == ["-c", "one", "two words"] and found["name"] == "__main__"
+    assert found["folder"] == found["place"] == str(tmp_path)
+    assert found["session"] == found["group"] == found["pid"] and found["parent"] == os.getpid()
+    assert environment.items() <= found["environment"].items()
+    assert found["command"] == command
+    assert found["shown"] == sorted(f"{name}={value}" for name, value in environment.items())
+    assert found["files"] in ([], ["/dev/null"]), "nobody else's pipe"
+
+
+def test_a_file_and_a_module_are_run_as_python_runs_them(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("WORD = 'found'\n")
+    (tmp_path / "tool.py").write_text("import sys, beside\nprint(beside.WORD, sys.argv[1:], __name__)\n")
+    for how in ([tmp_path / "tool.py"], ["-m", "tool"]):
+        done = run_program([sys.executable, *how, 3], cwd=tmp_path, timeout=DEADLINE_S)
+        assert done.stdout == "found ['3'] __main__\n", done.stderr
+    done = run_program([sys.executable, "-P", "-m", "tool"], cwd=tmp_path, timeout=DEADLINE_S)
+    assert done.returncode == 1 and "tool" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        ("", 0, ""),
+        ("raise SystemExit(75)", 75, ""),
+        ("raise SystemExit('no data')", 1, "no data"),
+        ("1 / 0", 1, "ZeroDivisionError"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -9, ""),
+        ("import atexit, os; atexit.register(os.write, 2, b'last words')", 0, "last words"),
+        ("import threading, os; threading.Timer(0.01, os.write, (2, b'a thread')).start()", 0, "a thread"),
+    ],
+)
+def test_who_waits_for_it_is_told_how_it_ended(body: str, code: int, words: str) -> None:
+    done = run_program([sys.executable, "-c", body], timeout=DEADLINE_S)
+    assert (done.returncode, done.stdout) == (code, "") and words in done.stderr
+
+
+def test_it_reads_and_answers_while_it_runs_and_hears_signals() -> None:
+    echo = "import sys\nfor line in sys.stdin: print(line.upper(), end='', flush=True)"
+    with Program([sys.executable, "-c", echo], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdin is not None and program.stdout is not None
+        for word in ("one\n", "two\n"):
+            program.stdin.write(word)
+            program.stdin.flush()
+            assert program.stdout.readline() == word.upper()
+        assert program.poll() is None
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(DEADLINE_S) == -signal.SIGTERM
+    wait_until(lambda: not Path(f"/proc/{program.pid}").exists(), what="its end")
+
+
+def test_helpers_are_forks_only_where_tests_say_so() -> None:
+    is_warm = "import sys; print('pytest' in sys.modules)"
+    command = [sys.executable, "-c", is_warm]
+    there = run_program(command, timeout=DEADLINE_S).stdout
+    assert there == f"{warm_programs._starter is not None}\n"
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"

@@ -1,0 +1,308 @@
+"""Python programs that tests start, without their imports: forks of a process that has imported all tests.
+
+torch, MLflow and Prefect cost each program some seconds of a core, and hardly a test asks how they are imported. Beside
+every test process stands a fork of the one that has imported them (`tests/forked_workers.py`), which forks a program
+whenever it is asked. A program is a process of its own as before: a child of the test process, which waits for it and
+is told how it ended, in its own folder, environment and session, with the streams that it was given.
+
+What differs from a fresh one are the modules, which are there already. Where a test asks about these, it starts its
+program by `subprocess`. Where there is nobody to fork it, as in a single test process, `Program` starts a fresh one.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import random
+import runpy
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import types
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from headway.flows.console.environment import prepare
+from headway.training.launch.base.process_tree import die_with_parent
+from tests.program_ends import end_with, run_module
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+STREAMS = 3
+LENGTH = struct.Struct("!I")
+HELPERS = frozenset(
+    {
+        "headway",
+        "headway.data_contracts.tables.text_table_process",
+        "headway.training.data.encode.host",
+        "headway.training.programs.first_step",
+        "headway.training.programs.rehearsal",
+    }
+)
+"""Modules that Headway starts as processes with nothing but their streams between: forks of them do what they do."""
+GIVEN = (
+    *("args", "executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env", "startupinfo"),
+    *("creationflags", "shell", "p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"),
+    *("restore_signals", "gid", "gids", "uid", "umask", "start_new_session", "process_group"),
+)
+"""What `subprocess.Popen` tells its method that starts a process."""
+PR_SET_CHILD_SUBREAPER = 36
+
+PR_SET_MM, PR_SET_MM_MAP = 35, 14
+PLACES_IN_STAT = {
+    **{"start_code": 26, "end_code": 27, "start_stack": 28, "start_data": 45, "end_data": 46, "start_brk": 47},
+    **{"arg_start": 48, "arg_end": 49, "env_start": 50, "env_end": 51},
+}
+
+
+class _Map(ctypes.Structure):
+    """`struct prctl_mm_map`: where a process's parts lie."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("start_code", "end_code", "start_data", "end_data", "start_brk", "brk")),
+        *((name, ctypes.c_uint64) for name in ("start_stack", "arg_start", "arg_end", "env_start", "env_end", "auxv")),
+        *((name, ctypes.c_uint32) for name in ("auxv_size", "exe_fd")),
+    )
+
+
+_shown: list[object] = []
+"""Memory that `/proc` reads; to be kept."""
+_starter: socket.socket | None = None
+"""The way to the process that forks this one's programs."""
+_asking = threading.Lock()
+_are_forks = False
+_start_fresh = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+
+
+class Program(subprocess.Popen[str]):
+    """`[sys.executable, "-c" or "-m" or SCRIPT, ...]` as `subprocess.Popen` takes it; in text, and as a fork."""
+
+    def __init__(self, arguments: Sequence[object], **options: Any) -> None:
+        super().__init__([str(each) for each in arguments], text=True, **options)
+
+    def _execute_child(self, *given: Any) -> None:
+        if _starter is None or given[0][0] != sys.executable:
+            _start_fresh(self, *given)
+        else:
+            _fork(self, dict(zip(GIVEN, given, strict=True)))
+
+
+def _fork(process: Any, asked: dict[str, Any]) -> None:
+    """In place of `subprocess.Popen._execute_child`."""
+    assert not asked["pass_fds"] and not asked["shell"], "a fork does not know of it"
+    assert asked["preexec_fn"] in (None, die_with_parent), "it would run in another process"
+    sys.audit("subprocess.Popen", sys.executable, asked["args"], asked["cwd"], asked["env"])
+    environment = os.environ if asked["env"] is None else asked["env"]
+    told = {
+        "arguments": asked["args"][1:],
+        "folder": str(asked["cwd"] or Path.cwd()),
+        "environment": {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
+        "has_session": asked["start_new_session"],
+        "process_group": asked["process_group"],
+        "dies_with_parent": asked["preexec_fn"] is not None,
+    }
+    streams = [asked["p2cread"], asked["c2pwrite"], asked["errwrite"]]
+    process.pid = _ask(told, [number if each == -1 else each for number, each in enumerate(streams)])
+    process._child_created = True
+    process._close_pipe_fds(*(asked[name] for name in GIVEN[10:16]))
+
+
+def _fork_helpers(process: Any, *given: Any) -> None:
+    words = [*given[0]] if isinstance(given[0], list | tuple) else []
+    if _are_forks and words[:3] == [sys.executable, "-P", "-m"] and words[3] in HELPERS:
+        _fork(process, dict(zip(GIVEN, given, strict=True)))
+    else:
+        _start_fresh(process, *given)
+
+
+@contextlib.contextmanager
+def forked_helpers() -> Iterator[None]:
+    """Meanwhile Headway's own helpers are forks, too: for tests of those who ask them, and not of how they start."""
+    global _are_forks
+    before, _are_forks = _are_forks, _starter is not None
+    try:
+        yield
+    finally:
+        _are_forks = before
+
+
+def run_program(
+    arguments: Sequence[object], *, check: bool = False, timeout: float | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` does, with both outputs captured."""
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Program(arguments, **{**streams, **options}) as program:
+        try:
+            out, err = program.communicate(timeout=timeout)
+        except BaseException:
+            program.kill()
+            raise
+    done = subprocess.CompletedProcess(program.args, program.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def _ask(told: dict[str, Any], streams: list[int]) -> int:
+    """Its number: it is an orphan of the starter's, and the kernel gives orphans to whoever says that it wants them."""
+    libc = ctypes.CDLL(None)
+    message = json.dumps(told).encode()
+    with _asking:
+        assert _starter is not None
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        try:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))]
+            _starter.sendmsg([LENGTH.pack(len(message))], rights)
+            _starter.sendall(message)
+            answer = _starter.recv(LENGTH.size)
+        finally:
+            libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    assert answer, "the process that forks programs has ended"
+    (number,) = LENGTH.unpack(answer)
+    assert number, f"it could not begin: {told}"
+    return int(number)
+
+
+def start_starter(streams: list[int]) -> None:
+    """In a test process that has done nothing yet, so that its forks have neither threads nor anything of a test's.
+
+    Args:
+        streams: the test process's own, which nobody else may hold.
+    """
+    global _starter
+    subprocess.Popen._execute_child = _fork_helpers  # type: ignore[attr-defined]
+    _starter, its_end = socket.socketpair()
+    if os.fork() == 0:
+        _starter.close()
+        for stream in streams:
+            os.close(stream)
+        end_with(partial(_serve, its_end))
+    its_end.close()
+
+
+def _serve(channel: socket.socket) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    # Pipes whose ends others wait for. Each number stays taken: what owns it may close it at any time.
+    for number in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        if number not in (nowhere, channel.fileno()):
+            with contextlib.suppress(OSError):
+                os.fstat(number)  # the listing's own is gone
+                os.dup2(nowhere, number, inheritable=number < STREAMS)
+    os.close(nowhere)
+    while True:
+        length, streams, _, _ = socket.recv_fds(channel, LENGTH.size, STREAMS)
+        if not length:
+            sys.exit()
+        message = channel.recv(LENGTH.unpack(length)[0], socket.MSG_WAITALL)
+        told_number, tells_number = os.pipe()
+        adopted, adoption = os.pipe()  # which its parent's end closes for it to begin
+        parent = os.fork()
+        if parent == 0:
+            os.close(adoption)
+            if os.fork() == 0:
+                channel.close()
+                os.close(told_number)
+                end_with(partial(_begin, json.loads(message), streams, tells_number, adopted))
+            os._exit(0)
+        os.waitpid(parent, 0)
+        os.close(tells_number)
+        channel.sendall(os.read(told_number, LENGTH.size) or LENGTH.pack(0))
+        for each in (*streams, told_number, adopted, adoption):
+            os.close(each)
+
+
+def _begin(told: dict[str, Any], streams: list[int], tells_number: int, adopted: int) -> None:
+    if told["has_session"]:
+        os.setsid()
+    elif told["process_group"] not in (-1, None):
+        os.setpgid(0, told["process_group"])
+    os.chdir(told["folder"])
+    command, environment = [sys.executable, *told["arguments"]], told["environment"]
+    is_shown = _show(command, [f"{name}={value}" for name, value in environment.items()])
+    os.write(tells_number, LENGTH.pack(os.getpid()))
+    os.close(tells_number)
+    os.read(adopted, 1)
+    os.close(adopted)
+    if told["dies_with_parent"]:
+        die_with_parent()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not is_shown:
+        os.execve(sys.executable, command, environment)
+    sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
+    sys.stdout = sys.__stdout__ = _writer(1)
+    sys.stderr = sys.__stderr__ = _writer(2)
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None  # of another environment
+    random.seed()
+    gc.enable()
+    if context := sys.modules.get("prefect.context"):  # which has the settings of when it was imported
+        prepare()
+        context.refresh_global_settings_context()
+    try:
+        _run_as_python_would(told["arguments"])
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+
+
+def _show(arguments: list[str], environment: list[str]) -> bool:
+    """Have `/proc` show them, for whoever looks for processes there; false where the kernel does not let us."""
+    libc = ctypes.CDLL(None)
+    libc.sbrk.restype = ctypes.c_void_p
+    stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    of_stat = {name: int(stat[number - 3]) for name, number in PLACES_IN_STAT.items()}
+    map_ = _Map(**of_stat, brk=libc.sbrk(0), exe_fd=0xFFFFFFFF)
+    for name, words in (("arg", arguments), ("env", environment)):
+        text = b"".join(os.fsencode(word) + b"\0" for word in words)
+        _shown.append(buffer := ctypes.create_string_buffer(text, len(text)))
+        setattr(map_, f"{name}_start", ctypes.addressof(buffer))
+        setattr(map_, f"{name}_end", ctypes.addressof(buffer) + len(text))
+    size = ctypes.c_ulong(ctypes.sizeof(map_))
+    return bool(libc.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.byref(map_), size, 0) == 0)
+
+
+def _writer(number: int) -> IO[str]:
+    return os.fdopen(number, "w", 1 if number == 2 or os.isatty(number) else -1, closefd=False)
+
+
+def _run_as_python_would(arguments: list[str]) -> None:
+    flags = arguments[: arguments.index(_what(arguments))]
+    what, *rest = arguments[len(flags) :]
+    assert set(flags) <= {"-P", "-u"}, flags
+    own = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    here = "" if what == "-c" else str(Path.cwd()) if what == "-m" else str(Path(what).resolve().parent)
+    is_safe = "-P" in flags or os.environ.get("PYTHONSAFEPATH")
+    base = [each for each in sys.path if each and Path(each) != REPOSITORY]  # where the tests were started
+    sys.path[:] = [*([] if is_safe else [here]), *own, *base]
+    if what == "-m":
+        sys.argv[:] = [rest[0], *rest[1:]]
+        run_module(rest[0])
+    elif what == "-c":
+        main = types.ModuleType("__main__")
+        sys.modules["__main__"] = main
+        sys.argv[:] = ["-c", *rest[1:]]
+        exec(compile(rest[0], "<string>", "exec"), main.__dict__)
+    else:
+        sys.argv[:] = [what, *rest]
+        runpy.run_path(what, run_name="__main__")
+
+
+def _what(arguments: list[str]) -> str:
+    """The first that is no flag: `-c`, `-m` or a file."""
+    return next(each for each in arguments if each in ("-c", "-m") or not each.startswith("-"))
