@@ -200,8 +200,8 @@ def resolve(workspace: Workspace, model_uri: str, *, to_start_from: bool = False
         if version_detail(name, candidate).version == version:
             require_in_use(workspace, name, version, candidate.target)
             return name, version, candidate.target
-    newest = version_detail(name, entries[0]).version
-    raise ConfigError(f"model {name!r} has no version {version}.", advice=f"Its newest is {newest}.")
+    last = version_detail(name, entries[0]).version
+    raise ConfigError(f"model {name!r} has no version {version}.", advice=f"Its newest is {last}.")
 
 
 def prove_histories(workspace: Workspace, model: str) -> int:
