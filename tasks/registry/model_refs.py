@@ -177,9 +177,9 @@ def resolve(workspace: Workspace, model_uri: str, *, to_start_from: bool = False
     require_model(workspace, name)
     entries = versions(workspace, name)
     if alias is not None:
-        newest = refs.current(workspace, alias_ref(name, alias))
-        entry = newest if to_start_from else alias_entry(workspace, name, alias)
-        if entry is None and newest is not None:
+        move = refs.current(workspace, alias_ref(name, alias))
+        entry = move if to_start_from else alias_entry(workspace, name, alias)
+        if entry is None and move is not None:
             raise ConfigError(
                 f"model {name!r} has no challenger: its newest version is the champion.",
                 where=workspace.uri,
