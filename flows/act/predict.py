@@ -56,7 +56,7 @@ def predict(
             out,
             base=Path.cwd(),
             csv=found.csv,
-            key=key or None,
+            key=tuple(dict.fromkeys(key)) or None,
             usual_key=found.key,
             on_missing=on_missing,
             overwrite=overwrite,

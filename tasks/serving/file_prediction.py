@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headway.data_contracts.store.documents import Frozen
-from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.data_contracts.store.errors import ConfigError, DataError, shortened
 from headway.data_contracts.tables.source_spec import CsvOptions
 from headway.tasks.serving.prediction import MISSING, OnMissing, TableModel
 from headway.tasks.serving.predictions_file import require_target, written
@@ -78,7 +78,8 @@ def predict_file(
                 with _naming(file):
                     table = pa.Table.from_batches([batch])
                     made = model.predict(table, on_missing=on_missing, first_row=done)
-                write(_batch(batch, made, model, rows.key, schema, done))
+                with _naming_the_key(file, rows.key):
+                    write(_batch(batch, made, model, rows.key, schema, done))
                 num_null += made["prediction"].null_count
                 done += batch.num_rows
                 on_rows(done, rows.num_rows)
@@ -123,9 +124,25 @@ def _batch(
     predicted = [column.combine_chunks() for column in made.columns]
     made_by = [pa.repeat(pa.scalar(value, pa.string()), num_rows) for value in model.version]
     arrays = [*named, *predicted, *made_by]
+    for column in named:
+        column.validate(full=True)  # Parquet's writers put what they like where UTF-8 belongs
     # A dictionary of texts in the file is texts here, whatever the writer of the file chose.
     typed = [array.cast(field.type) for array, field in zip(arrays, schema, strict=True)]
     return pa.RecordBatch.from_arrays(typed, schema=schema)
+
+
+@contextlib.contextmanager
+def _naming_the_key(file: str, key: tuple[str, ...]) -> Iterator[None]:
+    """Raises `DataError`: what names rows cannot be written, such as a day after the year 9999, or no UTF-8."""
+    try:
+        yield
+    except (pa.ArrowException, ValueError, OverflowError, KeyError) as error:
+        message = shortened(" ".join(str(error).split()), 200)
+        raise DataError(
+            f"a value of the key ({', '.join(key) or ROW}) cannot be written ({message}).",
+            where=file,
+            advice="Name another column with --key, or correct the file.",
+        ) from error
 
 
 @contextlib.contextmanager

@@ -193,3 +193,29 @@ def test_memory_does_not_grow_with_the_file_and_rows_are_counted_on_over_batches
     assert shown[0] == (0, num_rows) and shown[-1] == (num_rows, num_rows) and len(shown) > 5
     made = pq.ParquetFile(tmp_path / "out.parquet").read(["row"])["row"]
     assert (made.to_numpy() == np.arange(num_rows)).all()
+
+
+NOT_UTF8 = pa.Array.from_buffers(
+    pa.string(), 2, [None, pa.py_buffer(np.array([0, 2, 4], dtype=np.int32).tobytes()), pa.py_buffer(b"\xff\xfeab")]
+)
+KEYS = {
+    "no UTF-8": NOT_UTF8,
+    "a day beyond the calendar": pa.array([(1 << 31) - 1, -(1 << 31)], pa.date32()),
+    "a moment beyond the calendar": pa.array([1 << 62, -(1 << 62)], pa.timestamp("us")),
+    "a zone that is none": pa.array([1, 2], pa.timestamp("us", tz="Not/AZone")),
+}
+
+
+@pytest.mark.parametrize("ids", KEYS.values(), ids=KEYS)
+@pytest.mark.parametrize("out", ["out.parquet", "out.csv", "out.jsonl"])
+def test_a_key_that_cannot_be_written_is_named_or_written_and_never_a_defect(
+    tmp_path: Path, ids: pa.Array, out: str
+) -> None:
+    name = parquet(tmp_path, {**ROWS, "id": ids})
+    try:
+        predicted(tmp_path, name, out, key=("id",))
+    except DataError as error:
+        assert "id" in error.what and error.where == name
+        assert not (tmp_path / out).exists()
+    else:
+        assert ids is not NOT_UTF8
