@@ -34,7 +34,7 @@ def column_lines(
     """
     yield f"  {scalar(column.name)}:", ""
     if named := leaks.named(column.name):
-        yield "    ", f"LEAK{': it' if column.name in leaks.telling else '? It'} {named}. {LEAK_QUESTION}"
+        yield "    ", f"LEAK{': it' if column.name in leaks.certain else '? It'} {named}. {LEAK_QUESTION}"
     if column.suspicions:
         yield "    ", _suspicion(column)
     yield f"    type: {scalar(column.type)}", ""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import duckdb
 
-from headway.data_contracts.scans.label_leaks import Label, telling_inputs
+from headway.data_contracts.scans.label_leaks import Label, find_leaks
 from headway.data_contracts.scans.rows_database import NAMED_ROWS, identifier, rows_in_memory
 from headway.data_contracts.tables.rows_files import FILE_COLUMN, ROW_COLUMN
 
@@ -20,18 +20,18 @@ class LeakingInputs(NamedTuple):
     """What a draft says of leaks."""
 
     label: str = ""
-    telling: tuple[str, ...] = ()
+    certain: tuple[str, ...] = ()
     """Inputs that each tell the label but for a chance error."""
-    nearly: tuple[str, ...] = ()
+    likely: tuple[str, ...] = ()
     """Inputs that do so but for a few errors: a leak with noise, or very good ones."""
     rows: str = ""
     """Which rows were looked at, in words; empty where they could not be asked."""
 
     def named(self, column: str) -> str:
         """What a column does; empty where it is no leak."""
-        if column in self.telling:
+        if column in self.certain:
             return f"alone tells {self.label}"
-        return f"alone nearly tells {self.label}" if column in self.nearly else ""
+        return f"alone nearly tells {self.label}" if column in self.likely else ""
 
 
 NO_LEAKS = LeakingInputs()
@@ -56,8 +56,8 @@ def leaking_inputs(
         # A cursor of its own: the profile's last answer may not be read to its end.
         rows = connection.cursor().sql(f"SELECT {names} FROM {NAMED_ROWS}{chosen}").to_arrow_table()
         with rows_in_memory(rows) as sample:
-            telling, nearly = telling_inputs(sample, label, wanted)
+            certain, likely = find_leaks(sample, label, wanted)
     except duckdb.Error:
         return LeakingInputs(label.column)
     seen = f"{rows.num_rows:,} of {num_rows:,} rows" if chosen else "all rows"
-    return LeakingInputs(label.column, telling, nearly, seen)
+    return LeakingInputs(label.column, certain, likely, seen)

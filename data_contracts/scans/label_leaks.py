@@ -64,7 +64,7 @@ def evaluate_label(
         types: of the rows' columns, by name; what is not there is not evaluated.
     """
     try:
-        telling, nearly = telling_inputs(connection, label, types)
+        certain, likely = find_leaks(connection, label, types)
     except duckdb.Error as error:
         return (
             _verdict(
@@ -73,23 +73,23 @@ def evaluate_label(
         )
     num_inputs = sum(name in types for name in label.inputs)
     return (
-        _verdict(LABEL_LEAK, DESCRIPTION, passed=not telling, observed=_sentence(telling, label.column, num_inputs)),
+        _verdict(LABEL_LEAK, DESCRIPTION, passed=not certain, observed=_sentence(certain, label.column, num_inputs)),
         _verdict(
             LIKELY_LEAK,
             LIKELY_DESCRIPTION,
-            passed=not nearly,
-            observed=_sentence(nearly, label.column, num_inputs, how="nearly "),
+            passed=not likely,
+            observed=_sentence(likely, label.column, num_inputs, how="nearly "),
         ),
     )
 
 
-class TellingInputs(NamedTuple):
-    telling: tuple[str, ...]
+class FoundLeaks(NamedTuple):
+    certain: tuple[str, ...]
     """Without an error, but for chance."""
-    nearly: tuple[str, ...]
+    likely: tuple[str, ...]
 
 
-def telling_inputs(connection: duckdb.DuckDBPyConnection, label: Label, types: Mapping[str, str]) -> TellingInputs:
+def find_leaks(connection: duckdb.DuckDBPyConnection, label: Label, types: Mapping[str, str]) -> FoundLeaks:
     """Inputs that alone tell the label of the view of rows, and those that nearly do. Arguments as above.
 
     Raises:
@@ -107,7 +107,7 @@ def telling_inputs(connection: duckdb.DuckDBPyConnection, label: Label, types: M
         if label.is_class
         else (_unexplained(MIN_R_SQUARED), _unexplained(MIN_LIKELY_R_SQUARED))
     )
-    return TellingInputs(
+    return FoundLeaks(
         tuple(name for name, share in left.items() if share <= certain),
         tuple(name for name, share in left.items() if certain < share <= likely),
     )

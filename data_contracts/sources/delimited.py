@@ -55,21 +55,21 @@ def csv_choice(delimiter: str, encoding: str, decimal: str) -> CsvChoice:
     Raises:
         ConfigError: one of them is none, or delimiter and decimal are the same.
     """
-    said = CsvChoice(SPELLED.get(delimiter.lower(), delimiter), _encoding(encoding) if encoding else "", decimal)
+    given = CsvChoice(SPELLED.get(delimiter.lower(), delimiter), _encoding(encoding) if encoding else "", decimal)
     if decimal not in ("", ".", ","):
         raise ConfigError("is neither `.` nor `,`.", where=f"--decimal {decimal!r}")
-    if said.delimiter and said.delimiter == decimal:
+    if given.delimiter and given.delimiter == decimal:
         raise ConfigError("delimiter and decimal are the same character.", where=f"--decimal {decimal!r}")
-    if said.delimiter:
+    if given.delimiter:
         try:
-            CsvOptions(delimiter=said.delimiter)
+            CsvOptions(delimiter=given.delimiter)
         except ValidationError:
             raise ConfigError(
                 "is no delimiter: one ASCII character, no quote and no end of a line.",
                 where=f"--delimiter {delimiter!r}",
                 advice=f"{', '.join(SPELLED)} may be written as words.",
             ) from None
-    return said
+    return given
 
 
 def _encoding(name: str) -> str:
@@ -85,7 +85,7 @@ def _encoding(name: str) -> str:
     )
 
 
-def written_as(place: str, said: CsvChoice, *, is_tabs: bool) -> WrittenAs:
+def written_as(place: str, given: CsvChoice, *, is_tabs: bool) -> WrittenAs:
     """How the file is written.
 
     Args:
@@ -96,9 +96,9 @@ def written_as(place: str, said: CsvChoice, *, is_tabs: bool) -> WrittenAs:
         ConfigError: a decimal comma is said, and nothing but commas parts the values.
         DataError: the first lines are not written in the encoding that is said.
     """
-    encoding, head = _decoded(_head(place), said.encoding, place)
-    fitting = [said.delimiter] if said.delimiter else ["\t"] if is_tabs else _delimiters(head)
-    if said.decimal == "," and not said.delimiter:
+    encoding, head = _decoded(_head(place), given.encoding, place)
+    fitting = [given.delimiter] if given.delimiter else ["\t"] if is_tabs else _delimiters(head)
+    if given.decimal == "," and not given.delimiter:
         fitting = [each for each in fitting if each != ","]
         if not fitting:
             raise ConfigError(
@@ -107,7 +107,7 @@ def written_as(place: str, said: CsvChoice, *, is_tabs: bool) -> WrittenAs:
                 advice="Say what does, such as `--delimiter ';'`.",
             )
     delimiter, *also = fitting or [","]
-    found = {"delimiter": delimiter, "encoding": encoding, "decimal": said.decimal or _decimal(head, delimiter)}
+    found = {"delimiter": delimiter, "encoding": encoding, "decimal": given.decimal or _decimal(head, delimiter)}
     has_index = head.startswith((delimiter, f'""{delimiter}'))
     return WrittenAs(CsvOptions.model_validate(found), has_index, tuple(also))
 
@@ -121,14 +121,14 @@ def _head(place: str) -> bytes:
         return b""
 
 
-def _decoded(head: bytes, said: str, place: str) -> tuple[str, str]:
+def _decoded(head: bytes, given: str, place: str) -> tuple[str, str]:
     """How the first lines are written, and what they say: UTF-8, unless they are none."""
-    if said:
+    if given:
         try:
-            return said, _text(head, said)
+            return given, _text(head, given)
         except UnicodeDecodeError:
             raise DataError(
-                f"its first lines are not written in {said}.",
+                f"its first lines are not written in {given}.",
                 where=place,
                 advice="Say another --encoding, or none: it is found by the bytes then.",
             ) from None

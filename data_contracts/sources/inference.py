@@ -44,12 +44,12 @@ class GuessedSource(NamedTuple):
     """Others that the first lines of delimited text could be parted by."""
 
 
-def guess_source(data: str, *, base: Path, said: CsvChoice = FOUND) -> GuessedSource:
+def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND) -> GuessedSource:
     """The source that reads a folder, a file or a URI.
 
     Args:
         base: the folder relative paths start from.
-        said: how delimited text is written. With a delimiter, files that are called like no table hold one.
+        given: how delimited text is written. With a delimiter, files that are called like no table hold one.
 
     Raises:
         DataError: nothing is there, or not in the encoding that is said.
@@ -70,12 +70,12 @@ def guess_source(data: str, *, base: Path, said: CsvChoice = FOUND) -> GuessedSo
     suffixes = Counter(_suffix(name) for name in names)
     kind = _format(suffixes, data)
     wanted = _wanted(suffixes, kind)
-    if kind == "text-files" and said.delimiter:
+    if kind == "text-files" and given.delimiter:
         kind, wanted = "csv", _wanted(suffixes, "csv") or wanted
-    if said.options and kind != "csv":
+    if given.options and kind != "csv":
         raise ConfigError(
             f"goes with delimited text, and these files are {kind}.",
-            where=said.options,
+            where=given.options,
             advice="Leave it out." if kind != "text-files" else "Say `--delimiter`, too, if each holds a table.",
         )
     spec = SourceSpec(
@@ -90,7 +90,7 @@ def guess_source(data: str, *, base: Path, said: CsvChoice = FOUND) -> GuessedSo
     if kind != "csv":
         return GuessedSource(spec, num_excluded, only_file)
     place = f"{root.rstrip('/')}/{min(data_files)}"
-    found = written_as(place, said, is_tabs=_bare(wanted[0]) == ".tsv")
+    found = written_as(place, given, is_tabs=_bare(wanted[0]) == ".tsv")
     spec = spec.model_copy(update={"csv": found.csv})
     return GuessedSource(spec, num_excluded, only_file, found.has_index, found.also)
 

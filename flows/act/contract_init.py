@@ -47,7 +47,7 @@ MAX_COLUMNS = 4096
 """Each is profiled, and a person is to read what was drafted of it."""
 
 
-LEAK_LEFT_OUT = "If it is known when the model is asked, put it back and say `promotion: {label_leak: allow}`"
+LEAK_EXCLUDED = "If it is known when the model is asked, put it back and say `promotion: {label_leak: allow}`"
 
 
 class ContractDraft(NamedTuple):
@@ -55,7 +55,7 @@ class ContractDraft(NamedTuple):
     pipeline: Path
     profile: TableProfile
     source: GuessedSource
-    said: CsvChoice
+    given: CsvChoice
     label: LabelFacts | None
     """What is to be predicted; None: nothing, or nobody has said."""
     leaks: LeakingInputs
@@ -88,10 +88,10 @@ class NewFiles(contextlib.ExitStack):
         self.pop_all()
 
 
-def draft(data: str, *, out: str, name: str, base: Path, label: str = "", said: CsvChoice = FOUND) -> ContractDraft:
+def draft(data: str, *, out: str, name: str, base: Path, label: str = "", given: CsvChoice = FOUND) -> ContractDraft:
     """Profile data and write both files, or neither. Arguments and errors are those of `write_draft`."""
     with NewFiles() as files:
-        drafted = write_draft(files, data, out=out, name=name, base=base, label=label, said=said)
+        drafted = write_draft(files, data, out=out, name=name, base=base, label=label, given=given)
         files.keep()
     return drafted
 
@@ -104,7 +104,7 @@ def write_draft(
     name: str,
     base: Path,
     label: str = "",
-    said: CsvChoice = FOUND,
+    given: CsvChoice = FOUND,
     project: Path | None = None,
 ) -> ContractDraft:
     """Profile data and write both files, which must not exist.
@@ -115,7 +115,7 @@ def write_draft(
         name: of contract and pipeline; made from the data's only file, or else from `data`, if empty.
         base: the folder relative paths start from.
         label: the column to predict; empty: guessed by its name.
-        said: how delimited text is written.
+        given: how delimited text is written.
         project: data within this folder are named relative to the pipeline file; the file's own folder if left out.
 
     Raises:
@@ -124,7 +124,7 @@ def write_draft(
     """
     if name:
         require_name(name, where=f"--name {name!r}")
-    found = guess_source(data, base=base, said=said)
+    found = guess_source(data, base=base, given=given)
     name = name or slug(found.only_file or data)
     contract = base / (out or f"{name}.contract.yaml")
     pipeline = contract.with_name(f"{contract.name.removesuffix('.yaml').removesuffix('.contract')}.pipeline.yaml")
@@ -165,7 +165,7 @@ def write_draft(
         pipeline,
         profile,
         found,
-        said,
+        given,
         facts,
         leaks,
         excluded_columns(profile, encoder, leaks),
@@ -239,7 +239,7 @@ def _drafted(
         return _Profiled(snapshot, profile, encoder, NO_LEAKS)
     types = {column.name: column.type for column in profile.columns}
     leaks = leaking_inputs(connection, predicted, types, profile.num_rows)
-    if leaks.telling and {*predicted.inputs} - {*leaks.telling}:
+    if leaks.certain and {*predicted.inputs} - {*leaks.certain}:
         encoder = draft_encoder(profile, is_text=is_text, label=label, leaks=leaks)
     return _Profiled(snapshot, profile, encoder, leaks)
 
@@ -317,9 +317,9 @@ def print_profiled(drafted: ContractDraft, console: Console) -> None:
 
 def _print_written_as(drafted: ContractDraft, console: Console) -> None:
     """How delimited text was read: where that is wrong, nothing that follows is right."""
-    csv, said, also = drafted.source.spec.csv, drafted.said, drafted.source.also_delimiters
+    csv, given, also = drafted.source.spec.csv, drafted.given, drafted.source.also_delimiters
     parts = {"delimiter": repr(csv.delimiter), "encoding": csv.encoding, "decimal": repr(csv.decimal)}
-    found = [name for name in parts if not getattr(said, name)]
+    found = [name for name in parts if not getattr(given, name)]
     line = ", ".join(f"{name} {value}{'' if name in found else ' (as you said)'}" for name, value in parts.items())
     options = ", ".join(f"--{name}" for name in found)
     others = f"; found in the first lines: {options} {'says' if len(found) == 1 else 'say'} another" if found else ""
@@ -356,10 +356,10 @@ def _leak_lines(drafted: ContractDraft) -> Iterator[str]:
     if leaks.label and not leaks.rows:
         yield "leak?        nobody looked: the rows could not be asked. `headway contract check` looks again"
     seen = f"in {leaks.rows}"
-    for name in leaks.telling:
-        advice = f": the draft does not read it. {LEAK_LEFT_OUT}" if name in excluded else f". {LEAK_ADVICE}"
+    for name in leaks.certain:
+        advice = f": the draft does not read it. {LEAK_EXCLUDED}" if name in excluded else f". {LEAK_ADVICE}"
         yield f"leak         {name} {leaks.named(name)}, {seen}{advice}"
-    for name in leaks.nearly:
+    for name in leaks.likely:
         yield f"leak?        {name} {leaks.named(name)}, {seen}. {LIKELY_LEAK_ADVICE}"
 
 

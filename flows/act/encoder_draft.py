@@ -70,7 +70,7 @@ def draft_encoder(
     Raises:
         ConfigError: there is no such column, or none like it can be predicted.
     """
-    usable = [column for column in profile.columns if _is_usable(column) and column.name not in leaks.telling]
+    usable = [column for column in profile.columns if _is_usable(column) and column.name not in leaks.certain]
     if label:
         return _tabular(usable, _label_of(profile, label, is_text=is_text)) or _nothing_to_read(label)
     if is_text:

@@ -42,7 +42,7 @@ class Project(NamedTuple):
     is_sample: bool
 
 
-def write_project(name: str, data: str, base: Path, *, label: str = "", said: CsvChoice = FOUND) -> Project:
+def write_project(name: str, data: str, base: Path, *, label: str = "", given: CsvChoice = FOUND) -> Project:
     """Write a project's files, none of which may exist.
 
     Args:
@@ -50,7 +50,7 @@ def write_project(name: str, data: str, base: Path, *, label: str = "", said: Cs
         data: what contract and pipeline file are drafted from; empty: a table that comes with scikit-learn.
         base: the current folder.
         label: the column to predict; empty: guessed by its name.
-        said: how delimited text is written.
+        given: how delimited text is written.
 
     Raises:
         ConfigError: a file exists, the name is none, or something is said of text that is not there.
@@ -58,8 +58,8 @@ def write_project(name: str, data: str, base: Path, *, label: str = "", said: Cs
     """
     if name:
         require_name(name, where=f"headway init {name!r}")
-    if said.options and not data:
-        raise ConfigError("goes with data of your own.", where=said.options, advice="Say `--data` which they are.")
+    if given.options and not data:
+        raise ConfigError("goes with data of your own.", where=given.options, advice="Say `--data` which they are.")
     folder, name = base / name, name or slug(base.name)
     texts = {
         ".gitignore": _template("project/gitignore"),
@@ -82,7 +82,7 @@ def write_project(name: str, data: str, base: Path, *, label: str = "", said: Cs
             name=name,
             base=base if data else folder,
             label=label,
-            said=said,
+            given=given,
             project=folder,
         )
         texts[NETWORK] = _template(f"project/{_rows_of(drafted)}.py").replace(

@@ -37,8 +37,8 @@ def init(
     from headway.data_contracts.sources.delimited import csv_choice
     from headway.flows.act.contract_init import draft, print_drafted
 
-    said = csv_choice(delimiter, encoding, decimal)
-    print_drafted(draft(data, out=out, name=name, base=Path.cwd(), label=label, said=said))
+    given = csv_choice(delimiter, encoding, decimal)
+    print_drafted(draft(data, out=out, name=name, base=Path.cwd(), label=label, given=given))
 
 
 @app.command()

@@ -36,8 +36,8 @@ def init_project(
     from headway.data_contracts.sources.delimited import csv_choice
     from headway.flows.act.project_init import print_project, write_project
 
-    said = csv_choice(delimiter, encoding, decimal)
-    print_project(write_project(name, data, Path.cwd(), label=label, said=said))
+    given = csv_choice(delimiter, encoding, decimal)
+    print_project(write_project(name, data, Path.cwd(), label=label, given=given))
 
 
 def schema(

@@ -26,7 +26,7 @@ def found(num_rows: int) -> LeakingInputs:
 
 
 def test_all_rows_of_a_small_table_are_looked_at() -> None:
-    assert found(1000) == LeakingInputs(label="y", telling=("x",), nearly=(), rows="all rows")
+    assert found(1000) == LeakingInputs(label="y", certain=("x",), likely=(), rows="all rows")
 
 
 @pytest.mark.parametrize(("bound", "most"), [("MAX_ROWS", 300), ("MAX_CELLS", 3 * 300)])
@@ -35,7 +35,7 @@ def test_of_a_large_one_a_sample_from_all_of_it_is_and_the_same_each_time(
 ) -> None:
     monkeypatch.setattr(module, bound, most)
     leaks = found(3000)
-    assert leaks.telling == ("x",), "the first rows alone have one class"
+    assert leaks.certain == ("x",), "the first rows alone have one class"
     num_seen, words = leaks.rows.split(" ", 1)
     assert words == "of 3,000 rows" and 200 < int(num_seen) < 400
     assert found(3000) == leaks
@@ -51,5 +51,5 @@ def test_rows_that_cannot_be_asked_are_no_rows_without_a_leak() -> None:
 
 
 def test_a_column_is_said_to_be_what_it_is() -> None:
-    leaks = LeakingInputs(label="y", telling=("a",), nearly=("b",), rows="all rows")
+    leaks = LeakingInputs(label="y", certain=("a",), likely=("b",), rows="all rows")
     assert [leaks.named(name) for name in ("a", "b", "c")] == ["alone tells y", "alone nearly tells y", ""]

@@ -146,7 +146,7 @@ def test_what_a_person_says_of_a_csv_file_is_taken_and_the_rest_is_found(
 ) -> None:
     (tmp_path / "a.csv").write_bytes(data)
     found = guess_source("a.csv", base=tmp_path).spec.csv
-    csv = guess_source("a.csv", base=tmp_path, said=said).spec.csv
+    csv = guess_source("a.csv", base=tmp_path, given=said).spec.csv
     assert csv != found
     assert csv.model_dump(exclude_defaults=True) == {"delimiter": ";", **options}
 
@@ -154,18 +154,18 @@ def test_what_a_person_says_of_a_csv_file_is_taken_and_the_rest_is_found(
 def test_a_decimal_comma_that_is_said_leaves_commas_no_other_part(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a;b,c\n1;5,2\n")
     assert guess_source("a.csv", base=tmp_path).also_delimiters == (";",)
-    assert guess_source("a.csv", base=tmp_path, said=CsvChoice(decimal=",")).spec.csv.delimiter == ";"
+    assert guess_source("a.csv", base=tmp_path, given=CsvChoice(decimal=",")).spec.csv.delimiter == ";"
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
     with pytest.raises(ConfigError, match="nothing but commas parts the values"):
-        guess_source("a.csv", base=tmp_path, said=CsvChoice(decimal=","))
+        guess_source("a.csv", base=tmp_path, given=CsvChoice(decimal=","))
 
 
 def test_with_a_delimiter_files_called_like_no_table_hold_one(tmp_path: Path) -> None:
     make(tmp_path, "data/a.dat", "data/b.dat", "data/names.md")
-    found = guess_source("data", base=tmp_path, said=CsvChoice(delimiter=";"))
+    found = guess_source("data", base=tmp_path, given=CsvChoice(delimiter=";"))
     assert (found.spec.format, wanted(found, tmp_path)) == ("csv", ["a.dat", "b.dat"])
     make(tmp_path, "data/c.csv")
-    found = guess_source("data", base=tmp_path, said=CsvChoice(delimiter=";"))
+    found = guess_source("data", base=tmp_path, given=CsvChoice(delimiter=";"))
     assert wanted(found, tmp_path) == ["c.csv"]
 
 
@@ -182,13 +182,13 @@ def test_what_is_said_of_files_that_are_no_delimited_text_is_refused(
 ) -> None:
     make(tmp_path, name)
     with pytest.raises(ConfigError, match=f"goes with delimited text.*{advice}"):
-        guess_source(name, base=tmp_path, said=said)
+        guess_source(name, base=tmp_path, given=said)
 
 
 def test_an_encoding_that_is_said_and_is_another_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("größe;b\n1;2\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"a\.csv: its first lines are not written in utf-8"):
-        guess_source("a.csv", base=tmp_path, said=CsvChoice(encoding="utf-8"))
+        guess_source("a.csv", base=tmp_path, given=CsvChoice(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
