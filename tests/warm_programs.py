@@ -3,7 +3,7 @@
 torch, MLflow and Prefect cost each program some seconds of a core, and hardly a test asks how they are imported. Beside
 every test process stands a fork of the one that has imported them (`tests/forked_workers.py`), which forks a program
 whenever it is asked. A program is a process of its own as before: a child of the test process, which waits for it and
-is told how it ended, in its own folder, environment and session, with the streams that it was given.
+is told how it ended. It has the folder, environment, session and streams that it was given.
 
 What differs from a fresh one are the modules, which are there already. Where a test asks about these, it starts its
 program by `subprocess`. Where there is nobody to fork it, as in a single test process, `Program` starts a fresh one.
