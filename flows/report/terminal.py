@@ -77,9 +77,10 @@ STOPPED = frozenset({"RunStopped", "KeyboardInterrupt", "Terminated", "Terminati
 def step_line(event: Event, rate_per_s: float, remaining_s: float) -> str:
     """One step, fixed columns, units."""
     what = "ex/s" if event.get("targets") == "examples" else "tok/s"
+    loss = f"rmse {event['rmse']:.6g}" if "rmse" in event else f"loss {event['loss']:.4f}"
     name, step, last = event.get("trial", "step"), int(event["step"]), int(event.get("max_steps", 0))
     return (
-        f"{name:<{STAGE_WIDTH}} {step:>5}/{last:<6} loss {event['loss']:.4f}   lr {event['lr']:.1e}   "
+        f"{name:<{STAGE_WIDTH}} {step:>5}/{last:<6} {loss}   lr {event['lr']:.1e}   "
         f"{what:<5} {rate_per_s:>9,.0f}   sync {100 * event['sync_s'] / max(event['duration_s'], 1e-9):>3.0f} %   "
         f"ETA {remaining_s:>4.0f} s"
     )
@@ -190,10 +191,13 @@ class Terminal:
 
 
 def comparison_line(summary: RetrainSummary) -> str:
-    figures = [f"{summary.metric} {summary.value:.4f} [{summary.low:.4f}, {summary.high:.4f}]"]
-    if summary.champion_value is not None:
-        figures.append(f"champion {summary.champion_value:.4f}")
-    figures += [f"{name} {value:.4f}" for name, value in summary.other_metrics.items()]
+    from headway.tasks.registry.evaluation_report import figure, shown
+
+    name, own, champion, others = summary.in_label_unit
+    figures = [f"{name} {shown(own)}"]
+    if champion is not None:
+        figures.append(f"champion {figure(champion)}")
+    figures += [f"{name} {figure(value)}" for name, value in others.items()]
     return "   ".join([*figures, f"on {count(summary.num_examples, 'held-out example')}"])
 
 

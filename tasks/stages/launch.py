@@ -25,6 +25,7 @@ from headway.data_contracts.types.report_text import count
 from headway.tasks.core.checkpoint_carrier import CheckpointCarrier
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import gang_for, run_to_completion
+from headway.tasks.core.label_unit import number_shape
 from headway.tasks.core.outlook import Outlook, look_up, would_run
 from headway.tasks.core.run_result import checkpoint_here, final_checkpoint, result_files
 from headway.tasks.core.slow_ranks import showing_slow_ranks
@@ -336,7 +337,9 @@ def watched_training(
             trial=name,
             is_here=spec.launcher == "local",
         )
-        watch = TrainingWatch(context, run_dir, facts, shipper.add, joins_in=spec.is_detached)
+        watch = TrainingWatch(
+            context, run_dir, facts, shipper.add, joins_in=spec.is_detached, shape=number_shape(context.workspace, run)
+        )
         carrier = CheckpointCarrier(workspace, run_folder(run.link), run.link, context.ledger, lease.require)
         # The carrier is left first: where the last checkpoint cannot be published, MLflow's run ends as failed.
         with shipper, carrier:
