@@ -95,11 +95,18 @@ def stage_line(event: Event) -> str:
     return f"{name:<{STAGE_WIDTH}} {state:<6} {event['duration_s']:>8.2f} s   {event.get('shown', '')}".rstrip()
 
 
+def is_crowding(event: Event) -> bool:
+    """Whether a rank is slow beside others of the same machine: they take turns at its cores, which is no news."""
+    return event["event"] == "rank.slow" and bool(event.get("one_host"))
+
+
 def notice_line(event: Event) -> str:
     """What a person reads of an event that is no step; empty for most, and for an attempt at a first step."""
     name = str(event["event"])
     if name.startswith("stage.") and "duration_s" in event:
         return stage_line(event)
+    if is_crowding(event):
+        return ""
     if name == "restore" and event.get("outcome") == "ok" and (event.get("step") or event.get("quarantined")):
         step = event["step"]
         what = f"resumes from the checkpoint of step {step:,}" if step else "no good checkpoint is left: begins anew"
@@ -132,6 +139,7 @@ class Terminal:
         self._stream = stream or sys.stdout  # what it is now, not when this module was imported
         self._live, self._rates = self._stream.isatty(), defaultdict[str, Rate](Rate)
         self._printed_s, self._open_line = 0.0, False
+        self._num_crowding = 0
 
     def __call__(self, event: Event) -> None:
         name = str(event["event"])
@@ -139,7 +147,13 @@ class Terminal:
             self._step(event)
         elif name == "flow.card":
             self._card(event)
+        elif is_crowding(event):
+            self._num_crowding += 1
         elif line := notice_line(event):
+            if name == "stage.launch" and self._num_crowding:
+                times = count(self._num_crowding, "time")
+                self._line(f"{NOTICES['rank.slow']:<{STAGE_WIDTH}} {times} a rank kept others of its machine waiting")
+                self._num_crowding = 0
             self._line(line)
 
     def _step(self, event: Event) -> None:

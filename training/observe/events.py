@@ -140,8 +140,8 @@ EVENTS: Mapping[str, Declared] = {
     "host.unreachable": _at("A host is left alone; what runs there ends by its lease.", "attempt host what"),
     "host.excluded": _at("The run continues without a machine.", "attempt host what"),
     "rank.slow": _at(
-        "A rank keeps the others waiting; fields of `Straggler`.",
-        "attempt host what rank part excess_s step_s own_s others_s score",
+        "A rank keeps the others waiting; fields of `Straggler`. `one_host`: all ranks share one machine.",
+        "attempt host what one_host rank part excess_s step_s own_s others_s score",
     ),
     "rank.lost": _at("Ranks or nodes are gone.", "attempt what command ranks"),
     "ranks.stopped": _at("Ranks of a node ended in order.", "attempt what command"),
