@@ -305,7 +305,8 @@ def watched_training(
     with leased_run(context, run.link, spec, seen) as lease:
         run_dir = workspace.local_path(run_folder(run.link))
         make_folder(run_dir)
-        bounds = {"max_attempts": spec.max_attempts, "max_steps": training.max_steps}
+        steps = step_facts(context, run, training)
+        bounds = {"max_attempts": spec.max_attempts, **steps}
         context.ledger.event("run.folder", run=run.sha256, path=str(run_dir), **bounds)
         num_rows = num_training_rows(context, run.manifest)
         lines = training_lines(context, training, spec, _context_tokens(context, run), num_rows)
@@ -326,7 +327,7 @@ def watched_training(
             ranks_per_node=spec.ranks_per_node,
             possible_nodes=possible_nodes(training, spec),
         )
-        facts = step_facts(context, run, training) | ({"trial": name} if name else {})
+        facts = steps | ({"trial": name} if name else {})
         shipper = SeriesShipper(
             workspace,
             tracking_uri,
