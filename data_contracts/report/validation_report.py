@@ -6,6 +6,7 @@ Verdict first, then what broke, then the rest. Colour never stands alone, and no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from headway.data_contracts.engine.verdicts import is_accepted, is_evaluated
 from headway.data_contracts.report.column_cards import column_cards
@@ -17,11 +18,19 @@ from headway.data_contracts.store.documents import ContractReceipt, ExpectationV
 from headway.data_contracts.store.plain_text import html
 from headway.data_contracts.types import report_text
 
+LINKS_BEGIN, LINKS_END = "<!-- links -->", "<!-- end of links -->"
 EMPTY = QuarantineSample()
 MAX_FAILED = 10
 """Failing rules of one kind that are seen at once."""
 MAX_UNFOLDED = 8
 """Lines of what needs nobody's attention; of more none is seen at first."""
+
+
+class PageLink(NamedTuple):
+    name: str
+    path: str
+    """Relative to the page."""
+    text: str
 
 
 def render_html(
@@ -30,10 +39,14 @@ def render_html(
     snapshot: Snapshot,
     quarantine: QuarantineSample = EMPTY,
     evaluated_now: Sequence[ExpectationVerdict] = (),
+    links: Sequence[PageLink] = (),
+    evaluated_unix_s: float | None = None,
 ) -> str:
     """The whole page. Equal arguments give equal text.
 
     Args:
+        links: to what lies beside the page in its workspace.
+        evaluated_unix_s: when the clock judged `evaluated_now`.
         evaluated_now: verdicts by the clock, which are no part of a receipt.
     """
     verdicts = (*receipt.verdicts, *evaluated_now)
@@ -44,7 +57,7 @@ def render_html(
     held = [verdict for verdict in verdicts if verdict.passed and is_evaluated(verdict)]
     unjudged = [verdict for verdict in verdicts if not is_evaluated(verdict)]
     sections = (
-        _banner(receipt, broken, remarks, passed=passed),
+        _banner(receipt, broken, remarks, _date(receipt, evaluated_unix_s), passed=passed),
         _tiles(receipt, snapshot, f"{len(held):,} / {len(verdicts):,}", passed=passed),
         _table("What broke", "These refuse the data.", broken, quarantine),
         _table("Worth a look", "These refuse nothing.", remarks, quarantine),
@@ -58,6 +71,7 @@ def render_html(
         ),
         _evaluated_each_time(receipt) if not evaluated_now else "",
         _table("What held", "", held, is_folded=len(held) > MAX_UNFOLDED),
+        _links(links),
         _facts(receipt, contract, snapshot),
     )
     word = "passed" if passed else "REFUSED"
@@ -69,10 +83,11 @@ def _banner(
     receipt: ContractReceipt,
     broken: Sequence[ExpectationVerdict],
     remarks: Sequence[ExpectationVerdict],
+    date: str,
     *,
     passed: bool,
 ) -> str:
-    name = f"{html(receipt.contract_name)} <span class='version'>{html(receipt.contract_version)}</span>"
+    name = f"{html(receipt.contract_name)} <span class='version'>{html(receipt.contract_version)}</span>{html(date)}"
     if passed:
         word = "Passed"
         text = f"{report_text.count(receipt.num_rows, 'row')} may be trained on."
@@ -90,6 +105,27 @@ def _banner(
             "contract, and run again."
         )
     return banner("good" if passed else "bad", f"Data contract {name}", word, text)
+
+
+def _date(receipt: ContractReceipt, evaluated_unix_s: float | None) -> str:
+    """When the clock judged the data, or how new they are: a receipt is the same whenever it is made."""
+    if evaluated_unix_s is not None:
+        return f", {report_text.moment(evaluated_unix_s)} UTC"
+    newest = max((each.unix_s for each in receipt.freshness if each.unix_s is not None), default=None)
+    return "" if newest is None else f", rows up to {report_text.moment(newest)} UTC"
+
+
+def _links(links: Sequence[PageLink]) -> str:
+    if not links:
+        return ""
+    shown = definitions((html(each.name), f'<a href="{html(each.path)}">{html(each.text)}</a>') for each in links)
+    return f"{LINKS_BEGIN}{section('Look further', shown)}{LINKS_END}"
+
+
+def without_links(page: bytes) -> bytes:
+    """The same page for another place, from where its relative links would lead nowhere."""
+    before, begin, rest = page.partition(LINKS_BEGIN.encode())
+    return before + rest.partition(LINKS_END.encode())[2] if begin else page
 
 
 def _tiles(receipt: ContractReceipt, snapshot: Snapshot, held: str, *, passed: bool) -> str:

@@ -215,10 +215,12 @@ def print_checked(checked: CheckResult, console: Console | None = None, *, repor
     receipt = checked.receipt
     num_warnings = sum(not verdict.passed and verdict.severity != "critical" for verdict in checked.verdicts)
     warned = f", {count(num_warnings, 'warning')}" if num_warnings else ""
-    word = Text(f"✔ passed{warned}", style="bold green") if checked.passed else Text("✖ REFUSED", style="bold red")
+    word = Text("✔ passed", style="bold green") if checked.passed else Text("✖ REFUSED", style="bold red")
     rows, files = count(receipt.num_rows, "row"), count(len(checked.snapshot.files), "file")
     suffix = f", {receipt.num_quarantined:,} quarantined" if receipt.num_quarantined else ""
-    console.print(word, f" {receipt.contract_name} {receipt.contract_version}   {rows} in {files}{suffix}\n", sep="")
+    console.print(
+        word, f" {receipt.contract_name} {receipt.contract_version}{warned}   {rows} in {files}{suffix}\n", sep=""
+    )
     table = Table("verdict", "rule", "expectation", "observed", box=None, padding=(0, 2, 0, 0))
     for verdict in sorted(checked.verdicts, key=_urgency):
         table.add_row(_mark(verdict), verdict.rule_id, verdict.description, verdict.observed)

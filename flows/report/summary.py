@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from itertools import chain
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from headway.data_contracts.store import plain_text, refs
-from headway.data_contracts.store.documents import EvaluationReport, Link
+from headway.data_contracts.store.documents import EvaluationReport, Interval, Link
 from headway.data_contracts.types.notebook_card import notebook_card
 from headway.flows.accounts.time_account import TimeAccount, account
 from headway.flows.config.pipeline_spec import PipelineSpec
@@ -21,9 +22,10 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.pages import contract_page, evaluation_page
 from headway.tasks.registry import model_refs
 from headway.tasks.registry.champion import RegistrationOutcome
-from headway.tasks.registry.evaluation_report import leaderboard
+from headway.tasks.registry.evaluation_report import figure, leaderboard, rooted
 from headway.tasks.registry.model_card import card_path
 from headway.tasks.registry.track import SUMMARY
+from headway.training.evaluation.measures import IN_LABEL_UNIT
 from headway.training.observe.ledger import Event, SpoolTail, read_events
 from headway.training.observe.step_summary import StepSummary
 
@@ -77,18 +79,31 @@ class RetrainSummary(BaseModel):
     steps: StepSummary | None = None
     """Of rank 0, where this flow run trained."""
 
+    @property
+    def in_label_unit(self) -> tuple[str, Interval, float | None, dict[str, float]]:
+        """What people are shown first: name, figure, the champion's, and all other figures; of a number its rmse."""
+        own = Interval(value=self.value, low=self.low, high=self.high)
+        name = IN_LABEL_UNIT.get(self.metric, self.metric)
+        if name not in self.other_metrics:
+            return self.metric, own, self.champion_value, self.other_metrics
+        others = {other: value for other, value in self.other_metrics.items() if other != name}
+        champion = None if self.champion_value is None else math.sqrt(self.champion_value)
+        return name, rooted(own), champion, {**others, self.metric: self.value}
+
     def _repr_html_(self) -> str:
         """For a notebook."""
-        rivals = {**self.baselines, **({} if self.champion_value is None else {"champion": self.champion_value})}
+        name, own, champion, others = self.in_label_unit
+        baselines = {each: math.sqrt(value) if name != self.metric else value for each, value in self.baselines.items()}
+        rivals = {**baselines, **({} if champion is None else {"champion": champion})}
         beside = ", ".join(f"{name} {value:.4g}" for name, value in rivals.items())
-        interval = f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
+        interval = f"{own.value:.4g} [{own.low:.4g}, {own.high:.4g}]"
         return notebook_card(
             title(self),
             verdict=champion_outcome(self),
             kind="good" if self.is_champion else "open" if self.version else "bad",
             facts={
-                self.metric: f"{interval} on {self.num_examples:,} held-out examples" + f"; {beside}" * bool(beside),
-                "also": ", ".join(f"{name} {value:.4g}" for name, value in self.other_metrics.items()),
+                name: f"{interval} on {self.num_examples:,} held-out examples" + f"; {beside}" * bool(beside),
+                "also": ", ".join(f"{name} {value:.4g}" for name, value in others.items()),
                 "why": self.reason,
                 "asked for by": self.note,
                 "bits": inexact_line(self),
@@ -226,15 +241,16 @@ def best_first(summary: RetrainSummary) -> str:
 
 def markdown(summary: RetrainSummary) -> str:
     steps = "" if summary.steps is None else f"{plain_text.markdown(summary.steps.line())}\n\n"
-    figures = plain_text.markdown(", ".join(f"{name} {value:.4f}" for name, value in summary.other_metrics.items()))
+    first, own, _, others = summary.in_label_unit
+    figures = plain_text.markdown(", ".join(f"{name} {figure(value)}" for name, value in others.items()))
     head = plain_text.markdown(f"{title(summary)}: {champion_outcome(summary)}")
-    metric = plain_text.markdown(summary.metric)
+    metric = plain_text.markdown(first)
     asked = f"Asked for by: {plain_text.markdown(summary.note)}\n\n" if summary.note else ""
     inexact = f"{plain_text.markdown(line)}\n\n" if (line := inexact_line(summary)) else ""
     standing = f"{plain_text.markdown(best_first(summary))}\n\n" if summary.leaderboard else ""
     return (
         f"## {head}\n\n"
-        f"{metric} **{summary.value:.4f}** [{summary.low:.4f}, {summary.high:.4f}] on {summary.num_examples:,} "
+        f"{metric} **{figure(own.value)}** [{figure(own.low)}, {figure(own.high)}] on {summary.num_examples:,} "
         f"held-out examples{f' ({figures})' if figures else ''}\n\n"
         f"{standing}"
         f"{plain_text.markdown(summary.reason)}\n\n"

@@ -77,9 +77,10 @@ STOPPED = frozenset({"RunStopped", "KeyboardInterrupt", "Terminated", "Terminati
 def step_line(event: Event, rate_per_s: float, remaining_s: float) -> str:
     """One step, fixed columns, units."""
     what = "ex/s" if event.get("targets") == "examples" else "tok/s"
+    loss = f"rmse {event['rmse']:.6g}" if "rmse" in event else f"loss {event['loss']:.4f}"
     name, step, last = event.get("trial", "step"), int(event["step"]), int(event.get("max_steps", 0))
     return (
-        f"{name:<{STAGE_WIDTH}} {step:>5}/{last:<6} loss {event['loss']:.4f}   lr {event['lr']:.1e}   "
+        f"{name:<{STAGE_WIDTH}} {step:>5}/{last:<6} {loss}   lr {event['lr']:.1e}   "
         f"{what:<5} {rate_per_s:>9,.0f}   sync {100 * event['sync_s'] / max(event['duration_s'], 1e-9):>3.0f} %   "
         f"ETA {remaining_s:>4.0f} s"
     )
@@ -94,11 +95,18 @@ def stage_line(event: Event) -> str:
     return f"{name:<{STAGE_WIDTH}} {state:<6} {event['duration_s']:>8.2f} s   {event.get('shown', '')}".rstrip()
 
 
+def is_crowding(event: Event) -> bool:
+    """Whether a rank is slow beside others of the same machine: they take turns at its cores, which is no news."""
+    return event["event"] == "rank.slow" and bool(event.get("one_host"))
+
+
 def notice_line(event: Event) -> str:
     """What a person reads of an event that is no step; empty for most, and for an attempt at a first step."""
     name = str(event["event"])
     if name.startswith("stage.") and "duration_s" in event:
         return stage_line(event)
+    if is_crowding(event):
+        return ""
     if name == "restore" and event.get("outcome") == "ok" and (event.get("step") or event.get("quarantined")):
         step = event["step"]
         what = f"resumes from the checkpoint of step {step:,}" if step else "no good checkpoint is left: begins anew"
@@ -131,6 +139,7 @@ class Terminal:
         self._stream = stream or sys.stdout  # what it is now, not when this module was imported
         self._live, self._rates = self._stream.isatty(), defaultdict[str, Rate](Rate)
         self._printed_s, self._open_line = 0.0, False
+        self._num_crowding = 0
 
     def __call__(self, event: Event) -> None:
         name = str(event["event"])
@@ -138,7 +147,13 @@ class Terminal:
             self._step(event)
         elif name == "flow.card":
             self._card(event)
+        elif is_crowding(event):
+            self._num_crowding += 1
         elif line := notice_line(event):
+            if name == "stage.launch" and self._num_crowding:
+                times = count(self._num_crowding, "time")
+                self._line(f"{NOTICES['rank.slow']:<{STAGE_WIDTH}} {times} a rank kept others of its machine waiting")
+                self._num_crowding = 0
             self._line(line)
 
     def _step(self, event: Event) -> None:
@@ -190,10 +205,13 @@ class Terminal:
 
 
 def comparison_line(summary: RetrainSummary) -> str:
-    figures = [f"{summary.metric} {summary.value:.4f} [{summary.low:.4f}, {summary.high:.4f}]"]
-    if summary.champion_value is not None:
-        figures.append(f"champion {summary.champion_value:.4f}")
-    figures += [f"{name} {value:.4f}" for name, value in summary.other_metrics.items()]
+    from headway.tasks.registry.evaluation_report import figure, shown
+
+    name, own, champion, others = summary.in_label_unit
+    figures = [f"{name} {shown(own)}"]
+    if champion is not None:
+        figures.append(f"champion {figure(champion)}")
+    figures += [f"{name} {figure(value)}" for name, value in others.items()]
     return "   ".join([*figures, f"on {count(summary.num_examples, 'held-out example')}"])
 
 

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from headway.data_contracts.store.documents import Snapshot
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.places import all_named, entries
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.regular_files import open_regular
 from headway.data_contracts.types.report_text import length
 from headway.tasks.core.run_progress import read_progress
-from headway.tasks.core.stage_records import STAGES
+from headway.tasks.core.stage_records import STAGES, newest_record_of
 from headway.training.checkpoint.layout import MANIFEST_NAME, committed_steps, directory_name
 from headway.training.launch.base.launcher import Handle
 from headway.training.launch.base.process_tree import ALREADY_DEAD, process_state, processes_with
@@ -74,8 +75,18 @@ class RunningRetrain(BaseModel):
     max_steps: int | None = None
     step_s: float | None = None
     """Wall time a step, over the newest of them."""
+    targets_per_s: float | None = None
+    targets: str = ""
+    """What steps are counted in: tokens, or examples."""
+    rows_done: int | None = None
+    """Of a stage of data: rows of the source that it is through with."""
+    num_rows: int | None = None
+    """Of the snapshot."""
+    rows_per_s: float | None = None
+    last_took_s: float | None = None
+    """What the stage took when this pipeline last ran it here."""
     eta_s: float | None = None
-    """Seconds to the last step, at that pace."""
+    """Seconds to the last step, at that pace; of another stage to its end, by its rows or by what it took before."""
     checkpoint_step: int | None = None
     """Of the newest checkpoint; it is verified before anything resumes from it."""
     checkpoint_unix_s: float | None = None
@@ -137,6 +148,8 @@ def _running(workspace: Workspace, begin: Event, events: list[Event]) -> Running
     retrain = RunningRetrain(
         pipeline=str(begin["pipeline"]), flow_run=flow_run, pid=pid, stage=stage, since_unix_s=since_unix_s, waits=waits
     )
+    if stage and stage != "launch" and not waits:
+        retrain = retrain.model_copy(update=_of_stage(workspace, retrain, events))
     folder = _run_folder(workspace, run)
     problems = [*_stopped("flow", pid)]
     # While it waits, the run's folder and ranks are another retrain's.
@@ -160,6 +173,34 @@ def _run_folder(workspace: Workspace, run: Event) -> Path | None:
     return None
 
 
+def _of_stage(workspace: Workspace, retrain: RunningRetrain, events: list[Event]) -> dict[str, object]:
+    """How far a stage other than training is: by rows where the ledger counts them, else by what it took before."""
+    for_s = max(time.time() - retrain.since_unix_s, 1e-9)
+    record = newest_record_of(workspace, retrain.pipeline, retrain.stage)
+    last_took_s = None if record is None else float(record.provenance["duration_s"])
+    facts: dict[str, object] = {"last_took_s": last_took_s}
+    if last_took_s is not None:
+        facts["eta_s"] = max(last_took_s - for_s, 0.0)
+    if retrain.stage == "shard":
+        groups = [event for event in events if event["event"] == "shard.group" and "source_rows" in event]
+        ours = [event for event in groups if float(event["unix_s"]) >= retrain.since_unix_s]
+        done, num_rows = sum(int(event["source_rows"]) for event in ours), _num_rows(workspace, retrain.pipeline)
+        if done:
+            rate = done / max(float(ours[-1]["unix_s"]) - retrain.since_unix_s, 1e-9)
+            facts |= {"rows_done": done, "num_rows": num_rows, "rows_per_s": rate}
+            if num_rows is not None:
+                facts["eta_s"] = max(num_rows - done, 0) / rate
+    return facts
+
+
+def _num_rows(workspace: Workspace, pipeline: str) -> int | None:
+    """Of the pipeline's newest snapshot: stages of data that run now run on it."""
+    with contextlib.suppress(IntegrityError):
+        record = newest_record_of(workspace, pipeline, "snapshot")
+        return None if record is None else workspace.load(record.document, Snapshot).num_rows
+    return None
+
+
 def _progress(folder: Path, flow_run: str, run: Event) -> dict[str, object]:
     attempts = len(AttemptRecords(folder).in_scope(flow_run))
     progress, max_steps = read_progress(folder), run.get("max_steps")
@@ -169,6 +210,8 @@ def _progress(folder: Path, flow_run: str, run: Event) -> dict[str, object]:
         "step": progress.step,
         "max_steps": max_steps,
         "step_s": progress.step_s,
+        "targets_per_s": progress.tokens_per_s,
+        "targets": str(run.get("targets", "")),
         **_newest_checkpoint(folder / "checkpoints"),
         "eta_s": None if max_steps is None else progress.eta_s(int(max_steps), time.time()),
     }
@@ -261,13 +304,36 @@ def _stopped(role: str, pid: int) -> Iterator[ProcessProblem]:
         )
 
 
+def _eta(retrain: RunningRetrain, for_s: float) -> str:
+    if retrain.eta_s is None:
+        return ""
+    if retrain.stage == "launch":
+        return f"training ends in {length(retrain.eta_s)}"
+    if retrain.rows_per_s is not None:
+        return f"{retrain.stage} ends in {length(retrain.eta_s)}"
+    last_s = retrain.last_took_s or 0.0
+    if for_s > last_s:
+        return f"takes longer than last time ({length(last_s)})"
+    return f"{retrain.stage} ends in {length(retrain.eta_s)} ({for_s / last_s:.0%} of the time it took last)"
+
+
 def words(retrain: RunningRetrain, now_unix_s: float) -> dict[str, str]:
     """What a person reads, by name."""
     for_s = now_unix_s - retrain.since_unix_s
     of = "" if retrain.max_attempts is None else f" of {retrain.max_attempts}"
-    total = "" if retrain.max_steps is None else f" of {retrain.max_steps:,}"
+    total = ""
+    if retrain.max_steps is not None:
+        share = "" if retrain.step is None else f" ({retrain.step / max(retrain.max_steps, 1):.0%})"
+        total = f" of {retrain.max_steps:,}{share}"
     signs = (f"rank {each.rank} {max(now_unix_s - each.last_sign_unix_s, 0):,.0f} s ago" for each in retrain.ranks)
     pace = f", {1 / retrain.step_s:,.2g} steps/s" if retrain.step_s else ""
+    if retrain.targets_per_s is not None:
+        pace += f", {retrain.targets_per_s:,.0f} {retrain.targets or 'targets'}/s"
+    rows = "" if retrain.rows_done is None else f"{retrain.rows_done:,}"
+    if retrain.rows_done is not None and retrain.num_rows:
+        rows += f" of {retrain.num_rows:,} ({min(retrain.rows_done / retrain.num_rows, 1.0):.0%})"
+    if retrain.rows_per_s is not None:
+        rows += f", {retrain.rows_per_s:,.0f} rows/s"
     checkpoint = "none yet" if retrain.stage == "launch" and retrain.step is not None else ""
     if retrain.checkpoint_unix_s is not None:
         checkpoint = f"step {retrain.checkpoint_step:,}, {length(now_unix_s - retrain.checkpoint_unix_s)} ago"
@@ -277,8 +343,9 @@ def words(retrain: RunningRetrain, now_unix_s: float) -> dict[str, str]:
         "run": retrain.run,
         "attempt": "" if retrain.attempt is None else f"{retrain.attempt}{of}",
         "step": "" if retrain.step is None else f"{retrain.step:,}{total}{pace}",
+        "rows": rows,
         "checkpoint": checkpoint,
-        "ETA": "" if retrain.eta_s is None else f"training ends in {length(retrain.eta_s)}",
+        "ETA": _eta(retrain, for_s),
         "ranks": ("last sign of life of " + ", ".join(signs)) if retrain.ranks else "",
         "flow": f"pid {retrain.pid}, flow run {retrain.flow_run}",
         "TROUBLE": " ".join(f"{problem.what} {problem.advice}" for problem in retrain.problems),

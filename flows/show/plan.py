@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 from pydantic import BaseModel
 from rich.table import Table
@@ -12,11 +13,13 @@ from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.suites.contract_file import read_contract_file, using_contract_files
 from headway.data_contracts.types.report_text import count
-from headway.flows.config.first_step import synthetic_shape
+from headway.flows.config.first_step import num_label_values, synthetic_shape
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.preflight import check_request
 from headway.flows.config.request import TrainingRequest
 from headway.flows.console.console import headed, plain_console, print_table
+from headway.flows.console.prefect_settings import names_no_server
+from headway.flows.show.first_times import data_times, model_times, with_times
 from headway.flows.windows.holds import shown_hold
 from headway.tasks.core.brief_context import brief_context
 from headway.tasks.core.context import RunContext
@@ -28,6 +31,7 @@ from headway.training.config.shapes import DataShape, TokenShape
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.frozen.code_archive import encoder_code
 from headway.training.programs.rehearsal import RehearsalRequest, RehearsalResult, rehearse
+from headway.training.programs.synthetic_rows import plausible_shapes
 
 
 class Plan(BaseModel):
@@ -80,8 +84,9 @@ def make_plan(request: TrainingRequest, *, may_rehearse: bool = False) -> Plan:
 
 
 def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Plan:
-    source = pipeline.source
+    source, started_s = pipeline.source, time.perf_counter()
     taken = snapshot.take(context, pipeline.contract, source)
+    taken_s = time.perf_counter() - started_s
     files = snapshot.outlook(context, source, taken)
     validated = validate.outlook(context, pipeline.contract, source, taken, pipeline.shards)
     sharded = shard.outlook(context, pipeline.shards, source, taken, validated.document)
@@ -91,18 +96,18 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
     evaluated = evaluate.outlook(context, pipeline.evaluation, pipeline.registry, sharded.document, verified.document)
     registered = register.outlook(context, pipeline.registry, verified.document)
     is_unknown = trained.state != "found" and trained.expected_s is None
-    rehearsal = _rehearsal(context, pipeline, sharded.shape) if may_rehearse and is_unknown else None
+    likely = _rehearsed_shape(context, pipeline, sharded.shape) if may_rehearse and is_unknown else None
+    rehearsal = _rehearsal(context, pipeline, likely) if likely is not None else None
     max_steps = training.max_steps if training.max_epochs is None else None
-    if rehearsal is not None and max_steps is not None:
-        detail, expected_s = "as rehearsed, without exchange and saving", rehearsal.step_s * max_steps
-        trained = trained.model_copy(update={"detail": detail, "expected_s": expected_s})
     planned = [files, validated, sharded, trained, verified, evaluated, registered]
+    if may_rehearse:
+        planned = _with_first_times(context, pipeline, taken, taken_s, planned, rehearsal, max_steps)
     costs = [stage.expected_s for stage in planned if stage.state != "found"]
     known = [cost for cost in costs if cost is not None]
     context_tokens = _context_tokens(context, pipeline, sharded.shape)
     lines = launch.training_lines(context, training, pipeline.launch, context_tokens, sharded.num_rows)
     memory_bytes = trained.rank_memory_bytes if rehearsal is None else rehearsal.peak_bytes
-    shape = sharded.shape if is_unknown else None
+    shape = sharded.shape or _likely_shape(context, pipeline) if is_unknown else None
     return Plan(
         pipeline=pipeline.pipeline,
         workspace=context.workspace.uri,
@@ -121,6 +126,27 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
         memory_note="" if memory_bytes is not None else _why_unknown(pipeline, shape, may_be_rehearsed=is_unknown),
         expected_s=sum(known) if len(known) == len(costs) else None,
     )
+
+
+def _with_first_times(
+    context: RunContext,
+    pipeline: PipelineSpec,
+    taken: Snapshot,
+    taken_s: float,
+    planned: list[Outlook],
+    rehearsal: RehearsalResult | None,
+    max_steps: int | None,
+) -> list[Outlook]:
+    """With an estimate for each stage that never ran here, where one can be had."""
+    if any(stage.expected_s is None for stage in planned[:3]):
+        found = data_times(context, pipeline, taken, taken_s)
+        planned = [with_times(stage, found, "estimated from its first rows") for stage in planned]
+    if rehearsal is not None and max_steps is not None:
+        found = model_times(pipeline, taken, rehearsal, max_steps)
+        launched = {"launch": found.pop("launch")}
+        planned = [with_times(stage, launched, "as rehearsed, without exchange and saving") for stage in planned]
+        planned = [with_times(stage, found, "estimated from the rehearsal") for stage in planned]
+    return planned
 
 
 def _counted(pipeline: PipelineSpec, taken: Snapshot, num_rows: int | None) -> TrainingSpec:
@@ -153,9 +179,20 @@ def _context_tokens(context: RunContext, pipeline: PipelineSpec, shape: DataShap
     return shape.context_tokens if isinstance(shape, TokenShape) else 1
 
 
-def _rehearsal(context: RunContext, pipeline: PipelineSpec, shape: DataShape | None) -> RehearsalResult | None:
-    if shape is None or pipeline.training.grows_trees:
-        return None
+def _rehearsed_shape(context: RunContext, pipeline: PipelineSpec, known: DataShape | None) -> DataShape | None:
+    """What is rehearsed: the data's shape where it is known, and else one that they may well have."""
+    if known is not None or pipeline.training.grows_trees:
+        return None if pipeline.training.grows_trees else known
+    if (own := _likely_shape(context, pipeline)) is not None:
+        return own
+    encoder = pipeline.shards.encoder
+    contract = read_contract_file(context.base / pipeline.contract).contract
+    shapes = plausible_shapes(encoder, num_label_values(contract, getattr(encoder, "label", None)))
+    # The largest takes as long as any of them.
+    return shapes[-1] if shapes else None
+
+
+def _rehearsal(context: RunContext, pipeline: PipelineSpec, shape: DataShape) -> RehearsalResult:
     request = RehearsalRequest(training=pipeline.training, shape=shape, world_size=pipeline.launch.world_size)
     return rehearse(request, search_path=(str(context.base),))
 
@@ -165,12 +202,11 @@ def _why_unknown(pipeline: PipelineSpec, shape: DataShape | None, *, may_be_rehe
         return "not known: no checkpoint of a run of this pipeline is on record"
     if pipeline.training.grows_trees:
         return "not known before a first run: trees hold all training rows at once, and no step of them is rehearsed"
-    if shape is not None:
+    if shape is not None or not isinstance(pipeline.shards.encoder, CustomEncoderSpec):
         return "not known before a first run or a rehearsal"
-    kind = pipeline.shards.encoder.kind
     return (
-        f"not known: what the encoder {kind} makes is known once it was fitted to the data, and no step is rehearsed "
-        "before; `headway rehearse` runs every stage on a part of them"
+        f"not known: what {pipeline.shards.encoder.name} makes is known once it was fitted to the data, and no step "
+        "is rehearsed before; `headway rehearse` runs every stage on a part of them"
     )
 
 
@@ -198,7 +234,9 @@ def print_plan(plan: Plan) -> None:
         console.print(f"memory       about {plan.rank_memory_bytes / 1e6:,.0f} MB {how}")
     else:
         console.print(f"memory       {plan.memory_note}")
-    console.print(f"time         {_time_line(plan)}, besides Prefect's and MLflow's own start")
+    # Without a server configured none is started, and nothing is waited for.
+    besides = "" if names_no_server() else ", besides what Prefect's and MLflow's servers take to answer"
+    console.print(f"time         {_time_line(plan)}{besides}")
 
 
 def _takes(stage: Outlook) -> str:

@@ -25,6 +25,8 @@ class RunProgress:
     """When it was done."""
     step_s: float | None = None
     """Wall time a step, over the newest of them."""
+    tokens_per_s: float | None = None
+    """Tokens, or examples, over the same steps; None where nobody counted them."""
 
     def eta_s(self, max_steps: int, now_unix_s: float) -> float | None:
         """Seconds until the last step at this pace; None where there is no pace yet."""
@@ -49,7 +51,16 @@ def read_progress(run_dir: Path) -> RunProgress:
         return RunProgress(attempt=newest)
     ends = [float(event["unix_s"]) + float(event.get("duration_s", 0.0)) for event in steps]
     step_s = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else float(steps[-1].get("duration_s", 0.0))
-    return RunProgress(attempt=newest, step=int(steps[-1]["step"]), step_unix_s=ends[-1], step_s=max(step_s, 0.0))
+    counted = [int(event.get("tokens", 0)) for event in steps]
+    # The first of them ended when the time began.
+    tokens = sum(counted[1:]) / (len(steps) - 1) if len(steps) > 1 else counted[0]
+    return RunProgress(
+        attempt=newest,
+        step=int(steps[-1]["step"]),
+        step_unix_s=ends[-1],
+        step_s=max(step_s, 0.0),
+        tokens_per_s=tokens / step_s if tokens and step_s > 0 else None,
+    )
 
 
 def read_steps(spool: Path) -> list[Event]:

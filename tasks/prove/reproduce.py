@@ -32,6 +32,7 @@ from headway.data_contracts.store.regular_files import read_regular
 from headway.tasks.core.candidate import Candidate, read_candidate, require_files
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import gang_for
+from headway.tasks.core.label_unit import number_shape
 from headway.tasks.core.run_result import checkpoint_here
 from headway.tasks.retention.reachability import REPRODUCTIONS
 from headway.tasks.stages.launch import fetch_start, step_facts
@@ -190,7 +191,8 @@ def reproduce(context: RunContext, trial: ReproductionRun) -> Reproduction:
         nodes=nodes,
         ranks_per_node=ranks_per_node,
     )
-    watch = TrainingWatch(context, folder, step_facts(context, run, trial.training), lambda _: None)
+    facts, shape = step_facts(context, run, trial.training), number_shape(context.workspace, run)
+    watch = TrainingWatch(context, folder, facts, lambda _: None, shape=shape)
     supervise(trial.launch, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=watch.poll)
     watch.poll()
     result = _result(folder)

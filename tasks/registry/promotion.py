@@ -19,7 +19,7 @@ from headway.tasks.registry.promotion_decision import (
     Subject,
 )
 from headway.tasks.registry.promotion_spec import PromotionSpec, SliceLimits
-from headway.training.evaluation.measures import GREATER_IS_BETTER
+from headway.training.evaluation.measures import GREATER_IS_BETTER, IN_LABEL_UNIT
 
 LEAK_ADVICE = (
     "Take the column out of the inputs, or say `promotion: {label_leak: allow}` if it is known when the model is asked"
@@ -121,12 +121,17 @@ def versus_rival(report: EvaluationReport, margin: float = 0.0) -> PromotionChec
     better = gain.low > margin
     own = report.metrics[report.metric].value
     required = f" by more than {margin:g}" if margin else ""
+    unit = IN_LABEL_UNIT.get(report.metric, "")
+    is_root = unit in report.metrics
+    lead, of_difference = (unit, f" of {report.metric}") if is_root else (report.metric, "")
+    if is_root:  # in the label's own unit, which people know; what decides stays as it is
+        value, own = math.sqrt(value), math.sqrt(own)
     needed = None if better else examples_needed(gain, margin, report.num_examples)
     if needed is None:
         words = f"{'beats' if better else 'does not beat'} the {rival}'s {value:.4f}{required}"
     else:
         words = f"is better than the {rival}'s {value:.4f}, and not{required} beyond doubt"
-    figures = f"{first}{report.metric} {own:.4f} {words}: difference {_signed(difference)}"
+    figures = f"{first}{lead} {own:.4f} {words}: difference{of_difference} {_signed(difference)}"
     return PromotionCheck(
         name=name,
         status="passed" if better else "failed",

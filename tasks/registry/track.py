@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OF_TRAINING = ("loss", "lr", "grad_norm", "mfu", "memory_bytes", "sent_bytes")
+OF_TRAINING = ("loss", "rmse", "lr", "grad_norm", "mfu", "memory_bytes", "sent_bytes")
 OF_TIME = ("data_s", "forward_s", "backward_s", "sync_s", "staging_s", "optimizer_s", "communication_s")
 SERIES = {
     **{name: f"train/{name}" for name in OF_TRAINING},
@@ -31,7 +31,7 @@ SERIES = {
     **{name: f"time/{name}" for name in OF_TIME},
 }
 """MLflow's name of each series of steps, by the ledger's field. MLflow puts charts of one prefix together."""
-LOSS = SERIES["loss"]
+OF_EACH_STEP = SERIES["duration_s"]
 FLUSH_EVERY_S = 5.0
 SAMPLE_EVERY_S = 10.0
 """As MLflow's own."""
@@ -146,7 +146,7 @@ class SeriesShipper:
             tracked_runs.end_killed(self._workspace, client)
             tracked_runs.begin(client, record)
             # Ranks may repeat steps after a restart, and MLflow would draw both points.
-            last_step = max((m.step for m in client.get_metric_history(run_id, LOSS)), default=-1)
+            last_step = max((m.step for m in client.get_metric_history(run_id, OF_EACH_STEP)), default=-1)
             samples = SystemSamples(record.info.start_time / 1000) if self._is_here else None
             while True:
                 steps, ended = self._collect()
@@ -219,6 +219,9 @@ def _log_steps(client: MlflowClient, run_id: str, steps: list[Event], last_step:
         last_step = step
         millis = int(event["unix_s"] * 1000)
         values = {key: float(event[name]) for name, key in SERIES.items() if name in event}
+        if "rmse" in event:
+            # The same thing in the label's unit; nats with the Gaussian's constant say nothing beside it.
+            values.pop(SERIES["loss"], None)
         values[f"train/{targets}_per_s"] = event["tokens"] / max(event["duration_s"], 1e-9)
         metrics += [Metric(key, value, millis, step) for key, value in values.items()]
     for start in range(0, len(metrics), MAX_METRICS_PER_BATCH):

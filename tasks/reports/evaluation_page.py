@@ -15,8 +15,11 @@ from headway.tasks.registry.evaluation_report import (
     INEXACT,
     OWN,
     ReportContext,
+    difference_title,
     figure,
     headline,
+    lead_metric,
+    lead_value,
     leaderboard,
     shown,
     slice_rows,
@@ -70,7 +73,7 @@ def render_html(
         ),
         _tiles(report),
         _leaderboard(report, context),
-        curve_section([] if evidence.curve is None else [(OWN, evidence.curve)]),
+        curve_section([] if evidence.curve is None else [(OWN, evidence.curve)], facts.target),
         _measures(report),
         ""
         if report.class_figures is None
@@ -88,14 +91,22 @@ def render_html(
 
 def _tiles(report: EvaluationReport) -> str:
     beside = report.comparison
-    champion = figure(beside.champion_value) if beside is not None else "none" if report.incomparable else ""
-    others = [(figure(each.value), words(name)) for name, each in report.metrics.items() if name != report.metric]
+    champion = (
+        figure(lead_value(report, beside.champion_value))
+        if beside is not None
+        else "none"
+        if report.incomparable
+        else ""
+    )
+    lead = lead_metric(report)
+    names = sorted((name for name in report.metrics if name != lead), key=lambda name: name == report.metric)
+    others = [(figure(report.metrics[name].value), words(name)) for name in names]
     return tiles(
         [
-            (figure(report.metrics[report.metric].value), words(report.metric)),
+            (figure(report.metrics[lead].value), words(lead)),
             *others[:2],
             (f"{report.num_examples:,}", "held-out examples"),
-            (figure(report.baselines[report.gate_baseline]), report.gate_baseline),
+            (figure(lead_value(report, report.baselines[report.gate_baseline])), report.gate_baseline),
             *([(champion, "figure of the champion" if report.incomparable else "champion")] if champion else []),
         ]
     )
@@ -112,8 +123,8 @@ def _leaderboard(report: EvaluationReport, context: ReportContext) -> str:
         for each in lines
     )
     head = (
-        f"<thead><tr><th></th><th class='bar'></th><th class='number'>{html(words(report.metric))}</th>"
-        f"<th class='number'>{OWN} minus it</th></tr></thead>"
+        f"<thead><tr><th></th><th class='bar'></th><th class='number'>{html(words(lead_metric(report)))}</th>"
+        f"<th class='number'>{html(difference_title(report))}</th></tr></thead>"
     )
     direction = "Higher is better" if report.greater_is_better else "Lower is better"
     note = f"{direction}; intervals are bootstrapped over the examples, which are the same for all."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from pydantic import ValidationError
 
@@ -13,7 +13,9 @@ from headway.data_contracts.store.documents import EvaluationReport, Frozen, Lin
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.candidate import Candidate
+from headway.tasks.core.label_unit import number_shape
 from headway.training.checkpoint.layout import run_folder
+from headway.training.config.shapes import TabularNumberShape
 from headway.training.evaluation.outputs import Outputs
 from headway.training.launch.base.gang import leader_spools
 from headway.training.observe.ledger import SpoolTail
@@ -41,6 +43,16 @@ class TrainingCurve(Frozen):
     low: tuple[float, ...]
     high: tuple[float, ...]
     lr: tuple[float, ...]
+    shape: TabularNumberShape | None = None
+    """Of a number that a built-in recipe predicts: its loss is shown as `rmse`, in the number's unit."""
+
+    @property
+    def in_label_unit(self) -> Self:
+        """The same losses as rmse, where that can be said."""
+        if self.shape is None:
+            return self
+        made = {name: tuple(map(self.shape.rmse, getattr(self, name))) for name in ("loss", "low", "high")}
+        return self.model_copy(update=made)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +78,8 @@ def publish_curve(workspace: Workspace, candidate: Candidate) -> StoredFile | No
     steps, num_excluded = _recorded_steps(workspace, candidate)
     if not steps:
         return None
-    curve = _thinned([steps[number] for number in sorted(steps)], num_excluded)
+    shape = number_shape(workspace, candidate.run)
+    curve = _thinned([steps[number] for number in sorted(steps)], num_excluded).model_copy(update={"shape": shape})
     return workspace.publish(curve_path(candidate.checkpoint), canonical_json(curve.model_dump(mode="json")))
 
 

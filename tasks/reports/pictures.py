@@ -31,15 +31,23 @@ SKEWED = 30.0
 MATRIX_CHARS = 18
 
 
-def curve_section(curves: Sequence[tuple[str, TrainingCurve]]) -> str:
-    """Loss and learning rate of one run, or of several beside each other."""
+def curve_section(curves: Sequence[tuple[str, TrainingCurve]], target: str = "the label") -> str:
+    """Loss and learning rate of one run, or of several beside each other.
+
+    Args:
+        target: what is predicted, of numbers.
+    """
     if not curves:
         return ""
+    is_rmse = all(curve.shape is not None for _, curve in curves)
+    what, axis = ("Rmse", f"rmse, in the unit of {target}") if is_rmse else ("Loss", "loss, nats a target")
+    if is_rmse:
+        curves = [(name, curve.in_label_unit) for name, curve in curves]
     x = Axis.over("step", (step for _, curve in curves for step in (curve.first_step, *curve.step)), margin=0.0)
     losses = [value for _, curve in curves for value in (*curve.loss, *curve.low, *curve.high)]
     positive = min(losses) > 0
     scale: Scale = "log" if positive and max(losses) > SKEWED * min(losses) else "linear"
-    loss = Plot(caption="Loss by step", x=x, y=Axis.over("loss, nats a target", losses, scale=scale))
+    loss = Plot(caption=f"{what} by step", x=x, y=Axis.over(axis, losses, scale=scale))
     rates = Plot(caption="Learning rate by step", x=x, y=Axis.over("learning rate", _rates(curves)))
     for number, (name, curve) in enumerate(curves):
         style = colour(number)
@@ -50,7 +58,7 @@ def curve_section(curves: Sequence[tuple[str, TrainingCurve]]) -> str:
     legend = "".join(key(colour(number), name) for number, (name, _) in enumerate(curves)) if several else ""
     is_thinned = any(curve.num_steps > len(curve.step) for _, curve in curves)
     note = legend + (html("The line is the mean of neighbouring steps, the band their range.") if is_thinned else "")
-    drawn = [figure(loss.svg(), "Loss on the training split", note), figure(rates.svg(), "Learning rate", legend)]
+    drawn = [figure(loss.svg(), f"{what} on the training split", note), figure(rates.svg(), "Learning rate", legend)]
     return section("Training", pictures(drawn), note="" if several else html(_training(first)))
 
 

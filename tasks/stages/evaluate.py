@@ -32,6 +32,7 @@ from headway.data_contracts.store.documents import (
 from headway.data_contracts.store.errors import DataError, IntegrityError
 from headway.data_contracts.store.plain_text import MAX_FIELD_CHARS, one_line
 from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.published_files import document_path
 from headway.data_contracts.types import report_text
 from headway.tasks.core.artifacts import artifact_key, show_markdown
 from headway.tasks.core.candidate import read_candidate
@@ -42,6 +43,7 @@ from headway.tasks.core.pages import contract_page, evaluation_page
 from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
 from headway.tasks.registry import model_refs
 from headway.tasks.registry.evaluation_report import ReportContext, render_markdown
+from headway.tasks.registry.model_card import cards_folder
 from headway.tasks.reports.evaluation_page import PageFacts, render_html
 from headway.tasks.reports.evidence import publish_curve, publish_outputs, read_evidence
 from headway.tasks.rows.heldout_parts import ranking_fraction
@@ -309,12 +311,12 @@ def _evaluate(
     )
     page_context = report_context(context, registry, report, evaluated_unix_s=time.time())
     evidence = read_evidence(workspace, report)
-    facts = page_facts(bench, candidate.run, report)
+    facts = page_facts(bench, candidate.run, report, registry.model)
     page = workspace.publish(evaluation_page(report.link), render_html(report, page_context, evidence, facts).encode())
     return StageOutput(document=report, files=tuple(file for file in (page, kept, curve) if file is not None))
 
 
-def page_facts(bench: ScoringHarness, run: RunSpec, report: EvaluationReport) -> PageFacts:
+def page_facts(bench: ScoringHarness, run: RunSpec, report: EvaluationReport, model: str) -> PageFacts:
     """What the documents around a report say, and the pages that lie beside its own."""
     workspace = bench.context.workspace
     receipt = workspace.load(run.receipt, ContractReceipt)
@@ -328,7 +330,14 @@ def page_facts(bench: ScoringHarness, run: RunSpec, report: EvaluationReport) ->
     return PageFacts(
         target=bench.target_column(run) if report.number_figures is not None else "",
         class_names=tuple(bench.class_names(run)) if has_outputs and report.class_figures is not None else (),
-        links=(*pages, ("Run", f"../{run_folder(run.link)}/", run.link.short)),
+        links=(
+            *pages,
+            ("Data", f"../{document_path(receipt.snapshot)}", f"files of snapshot {receipt.snapshot.short}"),
+            ("Shards", f"../{document_path(report.manifest)}", report.manifest.short),
+            ("Run", f"../{run_folder(run.link)}/", run.link.short),
+            # Its card is written when it is registered, and the registration names this report.
+            ("Card", f"../{cards_folder(model)}/", f"cards of {model}"),
+        ),
         dates=tuple((f"Newest row, {each.rule_id}", report_text.moment(each.unix_s)) for each in receipt.freshness),
     )
 

@@ -25,6 +25,7 @@ from headway.data_contracts.types.report_text import count
 from headway.tasks.core.checkpoint_carrier import CheckpointCarrier
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import gang_for, run_to_completion
+from headway.tasks.core.label_unit import number_shape
 from headway.tasks.core.outlook import Outlook, look_up, would_run
 from headway.tasks.core.run_result import checkpoint_here, final_checkpoint, result_files
 from headway.tasks.core.slow_ranks import showing_slow_ranks
@@ -296,7 +297,8 @@ def watched_training(
     with leased_run(context, run.link, spec, seen) as lease:
         run_dir = workspace.local_path(run_folder(run.link))
         make_folder(run_dir)
-        bounds = {"max_attempts": spec.max_attempts, "max_steps": training.max_steps}
+        steps = step_facts(context, run, training)
+        bounds = {"max_attempts": spec.max_attempts, **steps}
         context.ledger.event("run.folder", run=run.sha256, path=str(run_dir), **bounds)
         num_rows = num_training_rows(context, run.manifest)
         lines = training_lines(context, training, spec, _context_tokens(context, run), num_rows)
@@ -317,7 +319,7 @@ def watched_training(
             ranks_per_node=spec.ranks_per_node,
             possible_nodes=possible_nodes(training, spec),
         )
-        facts = step_facts(context, run, training) | ({"trial": name} if name else {})
+        facts = steps | ({"trial": name} if name else {})
         shipper = SeriesShipper(
             workspace,
             tracking_uri,
@@ -328,7 +330,9 @@ def watched_training(
             trial=name,
             is_here=spec.launcher == "local",
         )
-        watch = TrainingWatch(context, run_dir, facts, shipper.add, joins_in=spec.is_detached)
+        watch = TrainingWatch(
+            context, run_dir, facts, shipper.add, joins_in=spec.is_detached, shape=number_shape(context.workspace, run)
+        )
         carrier = CheckpointCarrier(workspace, run_folder(run.link), run.link, context.ledger, lease.require)
         # The carrier is left first: where the last checkpoint cannot be published, MLflow's run ends as failed.
         with shipper, carrier:

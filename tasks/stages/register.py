@@ -145,8 +145,11 @@ def _add_contract_page(context: RunContext, candidate: Candidate, folder: Path) 
     """
     page = context.workspace.read_if_there(contract_page(candidate.run.receipt))
     if page is not None:
+        from headway.data_contracts.report.validation_report import without_links
+
         folder.mkdir()
-        (folder / "contract.html").write_bytes(page)
+        # What its links lead to lies in the workspace, and is not beside it here.
+        (folder / "contract.html").write_bytes(without_links(page))
 
 
 def registered_before(context: RunContext, registry: RegistrySpec, checkpoint: Link) -> Registration | None:

@@ -207,7 +207,8 @@ def shards_under(
     inputs = shard_inputs(spec, snapshot, receipt, fitted)
 
     def on_group(group: ShardGroup) -> None:
-        ledger.event("shard.group", group=group.group, split=group.split, rows=group.num_rows)
+        counts = {"rows": group.num_rows, "source_rows": group.num_samples}
+        ledger.event("shard.group", group=group.group, split=group.split, **counts)
         context.require_time("the next group")
 
     def make() -> StageOutput:

@@ -10,7 +10,9 @@ from typing import Any
 from headway.data_contracts.types.report_text import length
 from headway.tasks.core.artifacts import ProgressBar, artifact_key
 from headway.tasks.core.context import RunContext
+from headway.tasks.registry.evaluation_report import figure
 from headway.tasks.registry.track import SUMMARY
+from headway.training.config.shapes import TabularNumberShape
 from headway.training.launch.base.gang import leader_spools
 from headway.training.launch.base.retry_budget import AttemptRecords
 from headway.training.observe.ledger import Event, SpoolTail
@@ -28,11 +30,14 @@ class TrainingWatch:
         ship: Callable[[Event], object],
         *,
         joins_in: bool = False,
+        shape: TabularNumberShape | None = None,
     ) -> None:
         """Args:
+        shape: of data with a number to predict, where the recipe is a built-in one: people see its loss as `rmse`.
         joins_in: whether the newest attempt, if it has not ended, continues, and is reported from its first step.
         """
         self._context, self._run_dir, self._facts, self._ship = context, run_dir, facts, ship
+        self._shape = shape
         self._tails: dict[Path, SpoolTail] = {}
         self._pace = Pace()
         key = artifact_key(context.pipeline, "training", str(facts.get("trial", "")))
@@ -59,6 +64,8 @@ class TrainingWatch:
             self._ship(self._context.ledger.event(SUMMARY, **steps.model_dump()))
 
     def _observe(self, event: Event) -> None:
+        if event["event"] == "step" and self._shape is not None and isinstance(event.get("loss"), float):
+            event = {**event, "rmse": self._shape.rmse(event["loss"])}
         self._context.ledger.relay({**event, "relayed": True, **self._facts})
         if event["event"] != "step":
             return
@@ -85,7 +92,9 @@ class Pace:
         self._step_s = took_s if self._step_s is None else 0.9 * self._step_s + 0.1 * took_s
         self._last_unix_s = ended_unix_s
         parts = [f"step {int(step['step']):,} of {max_steps:,}"]
-        if "loss" in step:
+        if "rmse" in step:
+            parts.append(f"rmse {figure(float(step['rmse']))}")
+        elif "loss" in step:
             parts.append(f"loss {float(step['loss']):.4g}")
         if "tokens" in step:
             parts.append(f"{step['tokens'] / max(self._step_s, 1e-9):,.0f} {targets}/s")

@@ -19,7 +19,9 @@ from headway.data_contracts.sources.reading import SourceSpec, rows_files
 from headway.data_contracts.store.digests import sha256_bytes, sha256_of
 from headway.data_contracts.store.documents import ContractReceipt, ExpectationVerdict, Link, Snapshot, StoredFile
 from headway.data_contracts.store.errors import ContractViolation
+from headway.data_contracts.store.published_files import document_path
 from headway.data_contracts.suites.contract_file import ContractFile, read_contract_file
+from headway.data_contracts.types.report_text import count
 from headway.tasks.core.artifacts import artifact_key, show_table
 from headway.tasks.core.code_version import code_version
 from headway.tasks.core.context import RunContext
@@ -30,10 +32,12 @@ from headway.tasks.registry.promotion import LEAK_ADVICE, LIKELY_LEAK_ADVICE
 from headway.tasks.rows.acceptance import accept, baseline_of, refuse_breaking_change
 from headway.tasks.rows.first_rows import leaks_in_first_rows, require_classes
 from headway.tasks.rows.pipeline_split import pipeline_label, pipeline_split
+from headway.tasks.stages.snapshot import place_path
 from headway.training.config.shards import ShardSpec
 
 if TYPE_CHECKING:
     from headway.data_contracts.report.quarantined_rows import QuarantineSample
+    from headway.data_contracts.report.validation_report import PageLink
 
 CODE = (
     "headway.data_contracts.engine.validation",
@@ -98,7 +102,7 @@ def validate(
     if not is_accepted(fresh):
         sample = _kept_sample(context, receipt)
         page = refusal_page(link, now_unix_s)
-        _publish_report(context, page, receipt, contract, taken, sample, fresh)
+        _publish_report(context, page, receipt, contract, taken, sample, fresh, now_unix_s)
         raise _violation(context, receipt, fresh, page)
     if not receipt.passed:
         raise _violation(context, receipt, fresh, contract_page(link))
@@ -211,13 +215,38 @@ def _publish_report(
     taken: Snapshot,
     sample: QuarantineSample,
     fresh: tuple[ExpectationVerdict, ...] = (),
+    evaluated_unix_s: float | None = None,
 ) -> StoredFile:
     """A page is written once. The receipt's own says nothing by the clock; what the clock refuses has its own page."""
     from headway.data_contracts.report.validation_report import render_html
 
     with context.ledger.span("validate.report"):
-        page = render_html(receipt, contract, taken, sample, fresh).encode()
+        page = render_html(receipt, contract, taken, sample, fresh, page_links(receipt), evaluated_unix_s).encode()
         return context.workspace.publish(path, page)
+
+
+def page_links(receipt: ContractReceipt) -> tuple[PageLink, ...]:
+    """To what lies beside a receipt's page; by its documents alone, so that the page is the same whenever written."""
+    from headway.data_contracts.report.validation_report import PageLink
+
+    baseline, quarantine = receipt.baseline, receipt.quarantine
+    return (
+        PageLink("Source", f"../{place_path(receipt.snapshot)}", "where its files lay"),
+        PageLink("Data", f"../{document_path(receipt.snapshot)}", f"files of snapshot {receipt.snapshot.short}"),
+        PageLink("Contract text", f"../{receipt.contract.path}", f"{receipt.contract_name} {receipt.contract_version}"),
+        *(
+            []
+            if quarantine is None
+            else [PageLink("Rows left out", f"../{quarantine.path}", count(receipt.num_quarantined, "row"))]
+        ),
+        *(
+            []
+            if baseline is None
+            else [PageLink("Compared with", contract_page(baseline).removeprefix("reports/"), baseline.short)]
+        ),
+        PageLink("Receipt", f"../{document_path(receipt.link)}", receipt.link.short),
+        PageLink("Evaluations", "./", "reports of this workspace"),
+    )
 
 
 def _kept_sample(context: RunContext, receipt: ContractReceipt) -> QuarantineSample:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
+from typing import ClassVar, Final
 
 from headway.data_contracts.store.documents import Frozen, Json, PayloadColumn
+
+GAUSSIAN_NATS: Final = math.log(2 * math.pi) / 2
+"""What a unit Gaussian charges for its own mean."""
 
 
 class TokenShape(Frozen):
@@ -63,6 +67,11 @@ class TabularNumberShape(Frozen):
     mean: float
     """Of the number, over the training split."""
     deviation: float
+
+    def rmse(self, nats: float) -> float:
+        """A built-in regressor's mean loss in the number's own unit: their Gaussians have the split's deviation."""
+        # Rounding may leave a perfect fit a little below the constant.
+        return math.sqrt(2 * max(nats - GAUSSIAN_NATS, 0.0)) * self.deviation
 
 
 class CustomShape(Frozen):

@@ -18,7 +18,7 @@ from headway.data_contracts.store.errors import ConfigError, IntegrityError
 from headway.training.checkpoint.pieces import State
 from headway.training.checkpoint.proof import proof_loss
 from headway.training.config.seeds import derive
-from headway.training.config.shapes import TabularNumberShape
+from headway.training.config.shapes import GAUSSIAN_NATS, TabularNumberShape
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.data.load.device_copy import to_tensors
 from headway.training.data.load.shard_reader import ShardReader
@@ -29,7 +29,6 @@ from headway.training.parallel.strategy import Batch, BatchShare
 from headway.training.ranks.distributed import ProcessGroup
 from headway.training.recipes.gradient_boosting import BoostedTrees, GradientBoosting, split_by_ids
 from headway.training.recipes.protocol import Recipe
-from headway.training.recipes.tabular import GAUSSIAN_NATS
 
 MAX_CELLS = 1 << 28
 """Numbers and ids of all training rows: binning holds them at 8 bytes, beside 4 and 1."""

@@ -107,6 +107,9 @@ NUMBERS = MetricSet(
     "number",
 )
 
+IN_LABEL_UNIT: Final = {"mean_squared_error": "rmse"}
+"""Figures that people are shown in place of the one that decides: its root, in the unit of what is predicted."""
+
 
 GREATER_IS_BETTER = {
     measure.name: measure.greater_is_better

@@ -69,7 +69,7 @@ EVENTS: Mapping[str, Declared] = {
     "fit.sample": _at("The encoder is fitted on a sample.", "message"),
     "shard.split": _span("Which rows are held out.", "shown found"),
     "evaluate.champion_shards": _span("Shards of today's data for the champion's encoder.", "shown found"),
-    "shard.group": _at("A group's shards are made.", "group split rows"),
+    "shard.group": _at("A group's shards are made.", "group split rows source_rows"),
     "shard.excluded": _at("Rows were left out by rule.", "message rows"),
     "shard.without_rows": _at("Values have no rows in a split.", "message values"),
     "evaluate.baseline": _span("The baseline is scored."),
@@ -90,7 +90,7 @@ EVENTS: Mapping[str, Declared] = {
     "alias.moved": _at("An alias was moved in MLflow by somebody else.", "message"),
     "promotion.lost": _at("Another retrain moved the champion first.", "model alias"),
     # A run, and who owns it.
-    "run.folder": _at("The run that this flow run is at.", "run path max_attempts max_steps"),
+    "run.folder": _at("The run that this flow run is at.", "run path max_attempts max_steps targets"),
     "run.not_continued": _at("An unfinished run is left for another one.", "message"),
     "run.carried_on": _at("A run that a window cut is continued.", "message"),
     "run.went_back": _at("A run goes back to an earlier checkpoint.", "run step quarantined by why message"),
@@ -140,8 +140,8 @@ EVENTS: Mapping[str, Declared] = {
     "host.unreachable": _at("A host is left alone; what runs there ends by its lease.", "attempt host what"),
     "host.excluded": _at("The run continues without a machine.", "attempt host what"),
     "rank.slow": _at(
-        "A rank keeps the others waiting; fields of `Straggler`.",
-        "attempt host what rank part excess_s step_s own_s others_s score",
+        "A rank keeps the others waiting; fields of `Straggler`. `one_host`: all ranks share one machine.",
+        "attempt host what one_host rank part excess_s step_s own_s others_s score",
     ),
     "rank.lost": _at("Ranks or nodes are gone.", "attempt what command ranks"),
     "ranks.stopped": _at("Ranks of a node ended in order.", "attempt what command"),

@@ -38,6 +38,8 @@ class RehearsalRequest(Frozen):
 class RehearsalResult(Frozen):
     step_s: float
     """Of the slowest rank, without the exchange between ranks."""
+    start_s: float = 0.0
+    """From the first process's start to the last one's end, besides the measured steps."""
     peak_bytes: int
     """Resident memory of the largest rank, torch itself included."""
     num_parameters: int
@@ -60,6 +62,7 @@ def rehearse(request: RehearsalRequest, *, search_path: Sequence[str]) -> Rehear
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     places = [environment | _place(number, request.world_size) for number in range(request.world_size)]
     # All at once: ranks that share cores and memory slow each other down, and that is to be measured.
+    started_s = time.perf_counter()
     ranks = [
         subprocess.Popen(command, env=place, text=True, preexec_fn=die_with_parent, **pipes)  # type: ignore[call-overload]
         for place in places
@@ -71,8 +74,10 @@ def rehearse(request: RehearsalRequest, *, search_path: Sequence[str]) -> Rehear
         for rank in ranks:
             rank.kill()
             rank.wait()
+    step_s = max(each.step_s for each in found)
     return RehearsalResult(
-        step_s=max(each.step_s for each in found),
+        step_s=step_s,
+        start_s=max(time.perf_counter() - started_s - (NUM_STEPS - 1) * step_s, 0.0),
         peak_bytes=max(each.peak_bytes for each in found),
         num_parameters=found[0].num_parameters,
         groups=found[0].groups,

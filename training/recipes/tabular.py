@@ -13,12 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from headway.training.config.recipe_specs import TabularModelSpec
-from headway.training.config.shapes import TabularNumberShape, TabularShape
+from headway.training.config.shapes import GAUSSIAN_NATS, TabularNumberShape, TabularShape
 from headway.training.recipes.classification import Classifier
 from headway.training.recipes.protocol import Losses
-
-GAUSSIAN_NATS = math.log(2 * math.pi) / 2
-"""What a unit Gaussian charges for its own mean."""
 
 
 class ResidualBlock(nn.Module):

@@ -200,7 +200,8 @@ def test_a_leak_in_a_check_is_counted_as_a_warning_and_says_the_way_out(classes_
         print_checked(checked, console)
     message = console.export_text()
     num_warnings = sum(not verdict.passed for verdict in checked.verdicts)
-    assert checked.passed and f"passed, {num_warnings} warning" in message.splitlines()[0]
+    name = f"{checked.receipt.contract_name} {checked.receipt.contract_version}"
+    assert checked.passed and f"passed {name}, {num_warnings} warning" in message.splitlines()[0]
     assert "`area` alone tells `price`. Take the column out of the inputs" in message
 
 

@@ -35,3 +35,17 @@ def test_a_run_whose_checkpoints_were_all_put_aside_is_said_to_begin_anew() -> N
     restored = {"event": "restore", "outcome": "ok", "step": 0}
     assert notice_line({**restored, "quarantined": 2}) == "restore    no good checkpoint is left: begins anew"
     assert notice_line(restored) == "", "of a first attempt, which expects none"
+
+
+def test_ranks_that_share_one_machine_are_said_to_be_slow_once_at_the_end_and_those_of_several_at_once() -> None:
+    stream = io.StringIO()
+    terminal = Terminal(stream)
+    slow = {"event": "rank.slow", "what": "rank 1 on a is slow: ..."}
+    for _ in range(3):
+        terminal({**slow, "one_host": True})
+    assert stream.getvalue() == "" == notice_line({**slow, "one_host": True})
+    terminal({"event": "stage.launch", "outcome": "ok", "duration_s": 2.0})
+    first, made = stream.getvalue().splitlines()
+    assert first == "slow       3 times a rank kept others of its machine waiting" and made.startswith("launch")
+    terminal({**slow, "one_host": False})
+    assert stream.getvalue().splitlines()[2:] == ["slow       rank 1 on a is slow: ..."]

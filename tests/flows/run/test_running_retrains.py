@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from headway.data_contracts.store import stages
+from headway.data_contracts.store.documents import Link, Snapshot
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.request import RetrainRequest
 from headway.flows.run.running_retrains import start_ticks
@@ -91,6 +93,35 @@ def test_each_of_the_seven_stages_is_named_with_its_age(workspace, process, stag
     assert read_status(workspace.uri).running == []
 
 
+def record(workspace: Workspace, stage: str, document: Link, *, duration_s: float, unix_s: float = 1.0) -> None:
+    provenance: dict[str, str | float] = {"pipeline": "tiny", "unix_s": unix_s, "duration_s": duration_s}
+    stages.record(workspace, stage, {"at": unix_s}, document, provenance=provenance)
+
+
+def test_a_stage_of_data_tells_its_rows_its_rate_and_when_it_ends(workspace, process) -> None:
+    snapshot = Snapshot(format="parquet", columns={}, num_rows=1000, files=())
+    record(workspace, "snapshot", workspace.publish_document(snapshot), duration_s=1.0)
+    ledger = flow(workspace, process().pid, ("task.begin", {"task": "shard"}))
+    assert "rows" not in shown(workspace), "nothing is counted yet, and no run before tells"
+    ledger.event("shard.group", group=0, split="train", rows=3, source_rows=250)
+    (running,) = read_status(workspace.uri).running
+    assert (running.rows_done, running.num_rows) == (250, 1000) and running.eta_s is not None
+    text = shown(workspace)
+    assert "rows 250 of 1,000 (25%), " in text and " rows/s" in text and "ETA shard ends in " in text
+
+
+def test_a_stage_without_counts_ends_when_it_did_the_last_time(workspace, process) -> None:
+    document = workspace.publish_document(Snapshot(format="parquet", columns={}, num_rows=1000, files=()))
+    record(workspace, "validate", document, duration_s=3600.0)
+    flow(workspace, process().pid, ("task.begin", {"task": "validate"}))
+    (running,) = read_status(workspace.uri).running
+    assert running.eta_s is not None and 3000 < running.eta_s <= 3600
+    text = shown(workspace)
+    assert "ETA validate ends in " in text and "of the time it took last)" in text
+    record(workspace, "validate", document, duration_s=0.0, unix_s=2.0)
+    assert "ETA takes longer than last time" in shown(workspace)
+
+
 def test_a_flow_that_was_killed_is_not_running(workspace, process) -> None:
     killed = process()
     flow(workspace, killed.pid, ("task.begin", {"task": "launch"}))
@@ -127,12 +158,12 @@ def training(workspace, process) -> dict[str, subprocess.Popen[bytes]]:
         write_json(attempt / f"rank-{rank}.json", {**marker, "unix_s": time.time()})
         spool = Ledger(attempt / "ledger" / f"rank-{rank}.jsonl")
         for step in range(31, 41):
-            spool.event("step", step=step, duration_s=0.0)
+            spool.event("step", step=step, duration_s=0.0, tokens=64)
     for step in (20, 40):
         (run_dir / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
     # The later one is still being written.
     (run_dir / "checkpoints" / "step-00000020" / "manifest.json").write_text("{}")
-    folder = {"run": RUN, "path": str(run_dir), "max_attempts": 5, "max_steps": 120}
+    folder = {"run": RUN, "path": str(run_dir), "max_attempts": 5, "max_steps": 120, "targets": "examples"}
     flow(workspace, processes["flow"].pid, ("task.begin", {"task": "launch"}), ("run.folder", folder))
     return processes
 
@@ -148,7 +179,7 @@ def test_training_tells_its_attempt_steps_eta_and_each_ranks_last_sign_of_life(w
     text = shown(workspace)
     for message in (
         "attempt 2 of 5",
-        "step 40 of 120",
+        "step 40 of 120 (33%)",
         "steps/s",
         "checkpoint step 20,",
         "ETA training ends in",

@@ -149,7 +149,7 @@ def test_before_a_first_run_training_is_rehearsed_and_a_recorded_time_is_believe
     assert made.groups[-1].startswith("muon: 4 tensors") and "adamw" in made.groups[0]
     assert made.rehearsal is not None and made.rank_memory_bytes == made.rehearsal.peak_bytes
     expected = {stage.stage: stage.expected_s for stage in made.stages}
-    assert expected["launch"] == pytest.approx(500 * made.rehearsal.step_s) and expected["shard"] is None
+    assert expected["launch"] == pytest.approx(made.rehearsal.start_s + 500 * made.rehearsal.step_s)
 
     keep_run(project, "tiny", max_steps=500, duration_s=7.0, num_steps=500)
     made = plan(project, may_rehearse=True)
@@ -182,17 +182,22 @@ def test_of_a_run_that_was_resumed_only_the_steps_since_then_are_held_against_th
 
 
 @pytest.mark.process
-def test_a_plan_that_cannot_rehearse_says_why_and_what_can_and_rehearses_once_the_encoder_was_fitted(
-    project: Path, capsys: pytest.CaptureFixture[str]
+def test_a_first_plan_of_a_table_says_how_long_and_how_much_before_anything_was_fitted(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(project / "prefect"))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
     text = (project / "tiny.yaml").read_text()
     table = "shards: {encoder: {kind: tabular, numeric: [num_lines], label: has_nul}}"
     recipe = "recipe: {model: {width: 16, depth: 1, heads: 2, hidden: 32}}"
     (project / "tiny.yaml").write_text(text.replace(recipe, "recipe: {name: tabular-classifier}") + table + "\n")
-    print_plan(plan(project, may_rehearse=True))
+    made = plan(project, may_rehearse=True)
+    assert [stage.stage for stage in made.stages if stage.expected_s is None] == []
+    assert made.expected_s is not None and made.rank_memory_bytes is not None
+    print_plan(made)
     message = capsys.readouterr().out
-    assert "memory       not known: what the encoder tabular makes is known once it was fitted" in message
-    assert "`headway rehearse`" in message
+    assert "not known" not in message and message.count("estimated from") == 6
+    assert message.splitlines()[-1] == f"time         about {made.expected_s:.0f} s"
 
     workspace, link = Workspace.create(str(project / "workspace")), keep_snapshot(project)
     shards = load_pipeline(project / "tiny.yaml").shards

@@ -28,13 +28,14 @@ from headway.tasks.registry.evaluation_report import ReportContext, figure, lead
 from headway.tasks.reports import comparison_page
 from headway.tasks.reports.comparison import Comparison
 from headway.tasks.reports.evaluation_page import PageFacts, render_html
-from headway.tasks.reports.evidence import Evidence, publish_curve, read_curve, read_evidence
-from headway.tasks.reports.pictures import MAX_LISTED, wilson
+from headway.tasks.reports.evidence import Evidence, TrainingCurve, publish_curve, read_curve, read_evidence
+from headway.tasks.reports.pictures import MAX_LISTED, curve_section, wilson
 from headway.tasks.rows.heldout_parts import Parts
 from headway.tasks.stages.compare import compare, compared_version
 from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.scoring import ScoringHarness
 from headway.training.checkpoint.layout import run_folder
+from headway.training.config.shapes import GAUSSIAN_NATS, TabularNumberShape
 from headway.training.config.shards import ShardSpec
 from headway.training.evaluation.class_figures import class_figures
 from headway.training.evaluation.measures import CLASSES, MetricSet
@@ -241,3 +242,17 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(compared):
     fewer = scores(CLASSES, 1.0, baseline="class prior", num_examples=30)
     with pytest.raises(ConfigError, match="different examples"):
         compared(fewer, own)
+
+
+def test_a_numbers_curve_is_drawn_in_its_own_unit_and_other_losses_in_nats() -> None:
+    nats = tuple(0.5 * off**2 + GAUSSIAN_NATS for off in (1.0, 0.5))
+    shape = TabularNumberShape(num_numeric=1, cardinalities=(), mean=0.0, deviation=40.0)
+    steps = {"first_step": 1, "num_steps": 2, "num_excluded": 0, "started_unix_s": 0.0, "ended_unix_s": 1.0}
+    curve = TrainingCurve.model_validate(
+        {**steps, "step": (1, 2), "loss": nats, "low": nats, "high": nats, "lr": (0.1, 0.1)}
+    )
+    assert "loss, nats a target" in curve_section([("this model", curve)])
+    known = curve.model_copy(update={"shape": shape})
+    assert known.in_label_unit.loss == pytest.approx((40.0, 20.0))
+    page = curve_section([("this model", known)], "price_eur")
+    assert "rmse, in the unit of price_eur" in page and "nats" not in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -217,7 +218,15 @@ def test_a_number_is_judged_by_its_squared_error_beside_the_training_mean(judge)
     for interval in report.metrics.values():
         assert interval.low < interval.value < interval.high
     assert versus_rival(report).status == "passed"
-    assert versus_rival(judge(NUMBERS, scores(NUMBERS, 2.0, baseline="training mean"))).status == "failed"
+    worse = judge(NUMBERS, scores(NUMBERS, 2.0, baseline="training mean"))
+    assert versus_rival(worse).status == "failed"
+    own, mean = worse.metrics["rmse"].value, math.sqrt(worse.baselines["training mean"])
+    said = f"rmse {own:.4f} does not beat the training mean's {mean:.4f}: difference of mean_squared_error "
+    assert said in versus_rival(worse).detail, "people know the label's unit, not its square"
+    page = render_html(worse, STANDING)
+    tiles = page[page.index("class='tiles'") if "class='tiles'" in page else page.index('class="tiles"') :]
+    assert tiles.index("rmse") < tiles.index("mean squared error")
+    assert "this model minus it, mean squared error" in page
 
 
 def test_champion_and_challenger_are_compared_example_by_example(judge) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headway.data_contracts.report.validation_report import without_links
 from headway.data_contracts.sources.reading import take_snapshot
 from headway.data_contracts.store import refs, stages
 from headway.data_contracts.store.documents import ContractReceipt, Link
@@ -111,6 +114,23 @@ def test_what_is_refused_is_no_baseline(context: RunContext, validate: Validate)
     second = load(context.workspace, validate())
     assert second.baseline == first
     assert len(accepted(context)) == 2
+
+
+def test_the_page_leads_to_source_data_and_other_reports_and_dates_the_data_it_was_made_of(
+    context: RunContext, validate: Validate
+) -> None:
+    write(context, 100)
+    first = validate()
+    write(context, 150)
+    page = (context.workspace.local_root / contract_page(validate())).read_text()
+    folder = context.workspace.local_root / "reports"
+    paths = re.findall(r'<a href="([^"#]*)"', page)
+    assert len(paths) >= 5 and contract_page(first).removeprefix("reports/") in paths
+    # Where the files lay is written down by the stage before, which does not run here.
+    assert [path for path in paths if not (folder / path).exists() and "places/" not in path] == []
+    newest = datetime.datetime.fromtimestamp(NOW_S - 3600, datetime.UTC)
+    assert f"rows up to {newest:%Y-%m-%d}" in page.partition("</header>")[0]
+    assert "<a href" not in without_links(page.encode()).decode(), "a copy elsewhere leads nowhere"
 
 
 def test_a_receipt_that_was_fresh_is_refused_when_it_is_old(

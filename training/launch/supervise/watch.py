@@ -136,13 +136,15 @@ class AttemptMonitor:
             if (slow := self._stragglers.take(rank, event)) is not None:
                 marker = markers.get(slow.rank)
                 place = next((each.place for each in reports if marker and each.node == marker.node), None)
-                self._report_slow(handle, slow, place)
+                machines = {each.place.machine for each in reports}
+                self._report_slow(handle, slow, place, one_host=len(machines) < 2)
         self._timeout_reporter.report()
 
-    def _report_slow(self, handle: Handle, slow: Straggler, place: Host | None) -> None:
+    def _report_slow(self, handle: Handle, slow: Straggler, place: Host | None, *, one_host: bool) -> None:
         host = "" if place is None else str(place)
         what = f"rank {slow.rank}{f' on {host}' if host else ''} is slow: {slow}."
-        self._ledger.event("rank.slow", attempt=self._attempt.number, host=host, what=what, **asdict(slow))
+        of_attempt = {"attempt": self._attempt.number, "host": host, "one_host": one_host}
+        self._ledger.event("rank.slow", what=what, **of_attempt, **asdict(slow))
         # Not while the attempt ends anyway: its ranks are slow because they keep a checkpoint.
         if place is not None and self._request is None and not self._sent and self._exclude_slow(slow, place.machine):
             self.excluded, self.why_excluded = place, what

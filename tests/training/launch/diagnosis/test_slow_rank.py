@@ -51,7 +51,7 @@ def test_the_rank_that_the_others_wait_for_is_named_with_the_part_and_what_it_co
     assert supervise(LaunchSpec(), gang, ledger=ledger, budget_scope="one", poll=lambda: None).state == "done"
 
     (told,) = (event for event in read_events(tmp_path / "owner.jsonl") if event["event"] == "rank.slow")
-    assert (told["rank"], told["part"], told["attempt"]) == (1, "forward", 1)
+    assert (told["rank"], told["part"], told["attempt"], told["one_host"]) == (1, "forward", 1, True)
     # Two micro-batches each.
     assert told["excess_s"] > 0.05 and told["own_s"] - told["others_s"] > 0.05
     assert str(told["what"]).startswith("rank 1 on ") and "forward takes it 0." in told["what"]
