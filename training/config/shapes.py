@@ -29,6 +29,7 @@ class TokenShape(Frozen):
     vocab_size: int
     """Ids in shards lie in [0, vocab_size): both markers are counted."""
     context_tokens: int
+    """Targets of each row."""
 
 
 class ImageShape(Frozen):
@@ -37,9 +38,13 @@ class ImageShape(Frozen):
     content: ClassVar[str] = "images"
 
     channels: int
+    """3 of colours, 1 of grey."""
     height: int
+    """In pixels."""
     width: int
+    """In pixels."""
     num_classes: int
+    """Labels lie in [0, num_classes)."""
 
 
 class TabularShape(Frozen):
@@ -48,9 +53,11 @@ class TabularShape(Frozen):
     content: ClassVar[str] = "records of a class each"
 
     num_numeric: int
+    """Numbers in each row of `numeric`."""
     cardinalities: tuple[int, ...]
     """Ids that each categorical column may have, the one for unknown values included."""
     num_classes: int
+    """Labels lie in [0, num_classes)."""
 
 
 class TabularNumberShape(Frozen):
@@ -59,10 +66,13 @@ class TabularNumberShape(Frozen):
     content: ClassVar[str] = "records of a number each"
 
     num_numeric: int
+    """Numbers in each row of `numeric`."""
     cardinalities: tuple[int, ...]
+    """As in `TabularShape`."""
     mean: float
     """Of the number, over the training split."""
     deviation: float
+    """Its standard deviation, over the training split."""
 
 
 class CustomShape(Frozen):
