@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import re
 import shlex
@@ -25,6 +26,7 @@ from headway.flows.act.editor_schemas import FileKind, schema_of
 from headway.flows.act.explain import explain
 from headway.flows.cli.command_line import app
 from headway.flows.config.pipeline_spec import PipelineSpec
+from headway.flows.deploy import automations
 from headway.training.observe.events import EVENTS
 from tests.pages import HOME, PAGES, blocks
 
@@ -100,6 +102,22 @@ def test_no_state_is_named_in_the_code_that_is_on_no_page() -> None:
         values = (keyword.value for call in makers for keyword in call.keywords if keyword.arg == "name")
         named |= {value.value for value in values if isinstance(value, ast.Constant)}
     assert named <= reference.state_names()
+
+
+def test_every_automation_of_a_deployment_has_a_line_of_what_to_do_and_no_other() -> None:
+    calls = (node for node in ast.walk(ast.parse(inspect.getsource(automations))) if isinstance(node, ast.Call))
+    made = [call.args[1] for call in calls if isinstance(call.func, ast.Name) and call.func.id == "_automation"]
+    names = [ast.literal_eval(name) for name in made]
+    page = (HOME / "docs/operations/on-call.md").read_text()
+    _, table = page.split("| automation | what it means |")
+    rows = re.findall(r"^\| ([^|]+) \|((?: [^|]+ \|){4})$", table.partition("\n\n")[0], re.MULTILINE)
+    assert sorted(name for name, _ in rows if name != "---") == sorted(names)
+    assert len(names) == 7
+
+
+def test_every_exit_code_of_an_error_says_what_to_do_first() -> None:
+    told = {int(code) for codes, _ in reference.FIRST_STEPS for code in codes.split(", ")}
+    assert {each.exit_code for each in reference.error_classes()} <= told
 
 
 def test_every_environment_variable_has_a_meaning_and_no_other() -> None:

@@ -78,6 +78,17 @@ SET_BY_HEADWAY = {
     "HEADWAY_STOP_REQUEST": "Where a stop is asked for.",
     "HEADWAY_UI_TOKEN": "Carried by the servers of `headway ui`.",
 }
+FIRST_STEPS = (
+    ("2, 3, 4", "Mend the pipeline file, the data or what breaks the contract; another try fails in the same way."),
+    ("5", "Bytes differ from their digest: bring back what is named; what Headway made is made again."),
+    ("6", "Training failed: read what the first rank wrote, `headway logs RUN --rank N`."),
+    ("7, 9", "The policy said no; or the registry did not answer, or somebody else moved the champion first."),
+    ("8", "Put right the workspace, disk, port, server or machine that is named."),
+    ("10", "Read which tensors, figures and first step differ: another library, processor or number of threads?"),
+    ("70", "Report it with the file that the message names."),
+    ("75, 77", "Nothing: it was stopped and continues, or nothing may run now."),
+)
+"""Of a person, by exit code; every code of an error class has one."""
 MADE_STATES = frozenset({"Completed", "Failed", "Crashed", "Cancelled", "Cancelling", "Pending", "State"})
 """What Prefect's states are made by."""
 VARIABLE = re.compile(r"HEADWAY_[A-Z_]+")
@@ -246,6 +257,8 @@ def exit_codes_page() -> str:
         "`Rescheduled` passes between a scheduler's jobs and a flow; no command ends with it.",
         "Without an error of these:",
         _table(("exit", "meaning"), other),
+        "What to do first:",
+        _table(("exit", "what to do first"), FIRST_STEPS),
         "Every error says what happened, where, and what to do next. See [on call](../operations/on-call.md).",
     )
 
