@@ -19,6 +19,7 @@ import typer.main
 import yaml
 
 import headway
+from docs import front_page
 from docs.reference import pages as reference
 from headway.data_contracts.store.errors import ConfigError, HeadwayError
 from headway.data_contracts.types.strict_yaml import parse_yaml_model
@@ -122,6 +123,13 @@ def test_every_exit_code_of_an_error_says_what_to_do_first() -> None:
 
 def test_every_environment_variable_has_a_meaning_and_no_other() -> None:
     assert {**reference.SET_BY_PEOPLE, **reference.SET_BY_HEADWAY}.keys() == reference.variables_in_code()
+
+
+def test_what_the_readme_shares_with_the_site_is_made_of_its_pages() -> None:
+    assert front_page.README.read_text() == front_page.written(), "`python -m docs.front_page` writes it anew"
+    readme = front_page.README.read_text()
+    assert front_page.flow() in readme
+    assert front_page.promises() in readme
 
 
 def test_the_readme_is_read_in_a_few_minutes() -> None:
