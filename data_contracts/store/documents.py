@@ -137,7 +137,9 @@ class Snapshot(Document):
     columns: dict[str, str]
     """Column name to type (`types/column_types.py`) of the rows that the source yields, in no order."""
     num_rows: int
+    """Rows of all files together."""
     files: tuple[SourceFile, ...]
+    """Every file that the source names, by path: what two snapshots are told apart by."""
 
     @property
     def size_bytes(self) -> int:
@@ -204,20 +206,29 @@ class ContractReceipt(Document):
     suite: StoredFile | None = Field(default=None, exclude_if=operator.not_)
     """The text of the suite that it names, which it promises as well; None: it names none."""
     contract_name: str
+    """What the contract calls itself."""
     contract_version: str
+    """The version that the contract gives itself."""
     snapshot: Link
+    """The data that were validated."""
     passed: bool
+    """Whether every critical rule holds; without that no shard is written and no rank trains."""
     num_rows: int
     """Rows that remain after quarantine."""
     num_quarantined: int
+    """Rows left out because they break a rule whose rows are quarantined."""
     quarantine: StoredFile | None
     """A Parquet file of the rows left out: path (string), row (int64), rule_ids (list of string). None: no row is."""
     verdicts: tuple[ExpectationVerdict, ...]
+    """One for each rule that was asked."""
     metrics: dict[str, float]
+    """For people, by name: rows, bytes, sums of the columns whose sum is exact, and each drift measured."""
     baseline: Link | None = None
     """The receipt of the accepted snapshot that this one was compared with; None: nothing asks for one, or none is."""
     distributions: tuple[Distribution, ...] = ()
+    """Of the columns that are compared with the last accepted snapshot."""
     freshness: tuple[FreshnessObservation, ...] = ()
+    """The newest moment of each column whose age the contract bounds; the gate judges it, by its own clock."""
 
     def verdict(self, rule_id: str) -> ExpectationVerdict | None:
         """None: nobody judged it."""
@@ -229,11 +240,17 @@ class FittedState(Document):
 
     kind = "fitted"
     encoder: str
+    """The encoder's `kind`."""
     spec: Json
+    """The branch `shards.encoder` of the pipeline file that it was fitted under; another one is fitted anew."""
     snapshot: Link
+    """The data that it was learnt from."""
     receipt: Link
+    """The receipt of these data."""
     files: tuple[StoredFile, ...]
+    """What was learnt and is too large for the document, such as a vocabulary."""
     libraries: dict[str, str]
+    """Versions of the distributions that may change what is fitted."""
     statistics: Json = None
     """What was learnt and is small enough to lie here: means, categories, classes."""
 
@@ -242,8 +259,11 @@ class PayloadColumn(Frozen):
     """A FIXED_LEN_BYTE_ARRAY column: `dtype` values of `shape` a row."""
 
     name: str
+    """The name that batches have it by."""
     dtype: str
+    """A NumPy dtype, such as `float32`."""
     shape: tuple[int, ...]
+    """Of one row's values."""
 
 
 class ColumnChunk(Frozen):
@@ -293,14 +313,21 @@ class ShardGroup(Frozen):
 class ShardManifest(Document):
     kind = "manifest"
     snapshot: Link
+    """The data that the shards were made from."""
     receipt: Link
+    """The passing receipt of these data; a rank refuses shards without it."""
     fitted: Link
+    """The fitted state that encoded them."""
     spec: Json
+    """What of the branch `shards` decides their bytes."""
     columns: tuple[PayloadColumn, ...]
+    """The columns of each shard."""
     groups: tuple[ShardGroup, ...]
+    """A group is made anew only if its own files or its key changed."""
     content_sha256: Sha256
     """Digest over payload bytes and columns alone: comparable across writer versions."""
     libraries: dict[str, str]
+    """Versions of the distributions that may change what is encoded."""
 
     @property
     def files(self) -> tuple[StoredFile, ...]:
@@ -315,12 +342,19 @@ class RunSpec(Document):
 
     kind = "run"
     pipeline: str
+    """The pipeline's name."""
     config: Json
+    """The branch `training` of the pipeline file, with every default written out."""
     manifest: Link
+    """The shards that it trains on."""
     receipt: Link
+    """The receipt of the data behind them."""
     fitted: Link
+    """The fitted state that encoded them."""
     code: StoredFile
+    """The archive of the code that the ranks run: Headway's and the recipe's."""
     environment: StoredFile
+    """Versions of Python and of the distributions that its arithmetic and its reading stand on."""
     start: Link | None = None
     """The checkpoint whose weights it starts from; None: fresh ones."""
 
@@ -373,16 +407,25 @@ class DeviceFingerprint(Frozen):
 class CheckpointManifest(Document):
     kind = "checkpoint"
     run: Link
+    """The run that it belongs to; no other continues from it."""
     step: int
+    """Optimizer steps done."""
     num_samples: int
     """Samples of the plan consumed so far: with the run's seed, the whole state of the sampler."""
     world_size: int
+    """Ranks that wrote it; another number may read it."""
     parent: Sha256 | None
+    """SHA-256 of the manifest of the run's checkpoint before this one; None: it is the first."""
     files: tuple[CheckpointFile, ...]
+    """All files of the folder but the manifest and its seal."""
     layout: tuple[TensorSlice, ...]
+    """Where each piece of each tensor lies."""
     scalars: dict[str, float | int | str]
+    """State that is no tensor: of the optimizer, the step guards and the counters."""
     proof: ProofBatch
+    """What verification computes anew before the checkpoint is used."""
     fingerprint: DeviceFingerprint
+    """The device that computed the proof: only on its like must the loss be equal to the bit."""
 
 
 class Interval(Frozen):
@@ -511,28 +554,41 @@ class Continuation(Frozen):
 class EvaluationReport(Document):
     kind = "evaluation"
     format_version: int = 2
+    """A newer one than this Headway writes is refused."""
     checkpoint: Link
+    """The model that was judged."""
     manifest: Link
+    """The shards that it was trained on."""
     split: str
+    """The split whose examples it was judged on."""
     examples_sha256: Sha256
+    """Names and bytes of these examples: reports of equal digests were judged on the same ones."""
     num_examples: int
+    """Examples behind the figures."""
     num_ranking_examples: int = Field(default=0, exclude_if=operator.not_)
     """Further examples of the split, which rank trials, or ever did, and judge nothing."""
     metric: str
+    """The measure that decides about promotion."""
     greater_is_better: bool
+    """Whether a greater figure of it is the better one."""
     metrics: dict[str, Interval]
+    """Every measure over all examples, by name; the deciding one is among them."""
     slices: dict[str, Interval]
+    """The deciding measure by slice."""
     slice_sizes: dict[str, int] = Field(default_factory=dict)
     """Examples in each slice."""
     baselines: dict[str, float]
     """Figures a person compares with, same examples and unit, such as `xz -9` and a bigram model."""
     gate_baseline: str
+    """Which of the baselines a first model has to beat."""
     baseline_difference: Interval
     """This model minus the gate's baseline, paired on the same examples."""
     comparison: ChampionComparison | None
+    """The same examples judged by the champion; None: there is none, or see `incomparable`."""
     incomparable: Incomparable | None = Field(default=None, exclude_if=operator.not_)
     """In place of a comparison, where there is a champion and none can be made."""
     libraries: dict[str, str] = Field(default_factory=dict)
+    """Filled by no stage today: the versions are part of the key that the report is found by."""
     inexact: str = Field(default="", exclude_if=operator.not_)
     """Why the weights are not to the bit those of an undisturbed run; empty: they are."""
     slice_metrics: dict[str, dict[str, Interval]] = Field(default_factory=dict, exclude_if=operator.not_)
@@ -542,13 +598,17 @@ class EvaluationReport(Document):
     baseline_differences: dict[str, Interval] = Field(default_factory=dict, exclude_if=operator.not_)
     """This model minus each of these, paired on the same examples."""
     class_figures: ClassFigures | None = Field(default=None, exclude_if=operator.not_)
+    """Only where classes are predicted."""
     number_figures: NumberFigures | None = Field(default=None, exclude_if=operator.not_)
+    """Only where numbers are predicted."""
     importances: tuple[Importance, ...] = Field(default=(), exclude_if=operator.not_)
     """The greatest first."""
     num_importance_examples: int = Field(default=0, exclude_if=operator.not_)
+    """Examples behind `importances`."""
     worst: tuple[WorstExample, ...] = Field(default=(), exclude_if=operator.not_)
     """The worst first."""
     continuations: tuple[Continuation, ...] = Field(default=(), exclude_if=operator.not_)
+    """Of language models: what they write after a few held-out beginnings."""
     outputs: StoredFile | None = Field(default=None, exclude_if=operator.not_)
     """A safetensors file of what the model said of each example, in their order: `training/evaluation/outputs.py`."""
     no_outputs: str = Field(default="", exclude_if=operator.not_)
@@ -566,8 +626,12 @@ class Registration(Document):
 
     kind = "registration"
     model: str
+    """The registered model's name."""
     run: Link
+    """The run that trained it."""
     checkpoint: Link
+    """The checkpoint whose weights it has."""
     evaluation: Link
+    """The report that it was first registered by; later ones are in its decisions."""
     artifacts: tuple[StoredFile, ...]
     """The registered model's own files, as handed to the registry."""

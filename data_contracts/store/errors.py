@@ -111,8 +111,11 @@ class HeadwayError(Exception):
     """
 
     cause: ClassVar[Cause] = "infrastructure"
+    """What kind of fault it was, for records, retries and notifications."""
     retryable: ClassVar[bool] = False
+    """Whether a stage tries again by itself."""
     exit_code: ClassVar[int] = EXIT_DEFECT
+    """What a command ends with that ends by it."""
 
     def __init__(self, what: str, *, where: str = "", advice: str = "") -> None:
         self.what, self.where, self.advice = what, where, advice

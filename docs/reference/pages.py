@@ -78,6 +78,17 @@ SET_BY_HEADWAY = {
     "HEADWAY_STOP_REQUEST": "Where a stop is asked for.",
     "HEADWAY_UI_TOKEN": "Carried by the servers of `headway ui`.",
 }
+FIRST_STEPS = (
+    ("2, 3, 4", "Mend the pipeline file, the data or what breaks the contract; another try fails in the same way."),
+    ("5", "Bytes differ from their digest: bring back what is named; what Headway made is made again."),
+    ("6", "Training failed: read what the first rank wrote, `headway logs RUN --rank N`."),
+    ("7, 9", "The policy said no; or the registry did not answer, or somebody else moved the champion first."),
+    ("8", "Put right the workspace, disk, port, server or machine that is named."),
+    ("10", "Read which tensors, figures and first step differ: another library, processor or number of threads?"),
+    ("70", "Report it with the file that the message names."),
+    ("75, 77", "Nothing: it was stopped and continues, or nothing may run now."),
+)
+"""Of a person, by exit code; every code of an error class has one."""
 MADE_STATES = frozenset({"Completed", "Failed", "Crashed", "Cancelled", "Cancelling", "Pending", "State"})
 """What Prefect's states are made by."""
 VARIABLE = re.compile(r"HEADWAY_[A-Z_]+")
@@ -215,10 +226,8 @@ def _subclasses(of: type[T]) -> Iterator[tuple[type[T], ast.ClassDef]]:
 
 
 def error_classes() -> list[type[HeadwayError]]:
-    """Those of their own cause or exit code, wherever they are; and all that everybody raises."""
-    found = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, HeadwayError)]
-    own = (each for each, _ in _subclasses(HeadwayError) if {"cause", "exit_code"} & each.__dict__.keys())
-    found += [each for each in own if each not in found]
+    """All, wherever they are."""
+    found = (each for each, _ in _subclasses(HeadwayError))
     return sorted(found, key=lambda each: (each.exit_code, len(each.__mro__), each.__name__))
 
 
@@ -227,12 +236,12 @@ def exit_codes_page() -> str:
         (
             str(each.exit_code),
             _code(each.__name__),
+            _code(each.__mro__[1].__name__) if each.__mro__[1] is not HeadwayError else "",
             _code(str(getattr(each, "cause", ""))),
             "yes" if each.retryable else "no",
             _first(each.__doc__),
         )
         for each in error_classes()
-        if each is not HeadwayError
     ]
     other = [
         ("0", "Done, also where the new version stays challenger: `is_champion` in `--json` says."),
@@ -244,9 +253,12 @@ def exit_codes_page() -> str:
     return _page(
         "Exit codes and errors",
         "A command's exit code says what kind of failure it was. Retried means: by the stage itself, before it fails.",
-        _table(("exit", "error", "cause", "retried", "meaning"), rows),
+        _table(("exit", "error", "a kind of", "cause", "retried", "meaning"), rows),
+        "`Rescheduled` passes between a scheduler's jobs and a flow; no command ends with it.",
         "Without an error of these:",
         _table(("exit", "meaning"), other),
+        "What to do first:",
+        _table(("exit", "what to do first"), FIRST_STEPS),
         "Every error says what happened, where, and what to do next. See [on call](../operations/on-call.md).",
     )
 
@@ -325,34 +337,87 @@ def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
         yield _code(line.target.id), _code(ast.unparse(line.annotation)), _escaped(meaning)
 
 
+RETURNED = ("ModelVersion",)
+"""Classes behind what a program gets, beside those that functions say they return."""
+
+
 def python_page() -> str:
-    """What `from headway import ...` offers."""
+    """What `from headway import ...` offers, and what its functions return."""
     parts = ["`from headway import ...`: recipes and encoders are written against these, and programs call them."]
-    for name in sorted(headway.__all__):
-        if name not in PLACES:
-            continue
-        module, attribute = PLACES[name]
-        made = getattr(import_module(module), attribute)
-        parts += [f"## {name}", f"```python\n{_signature(name, made)}\n```", _escaped(_first(made.__doc__))]
-        if not inspect.isclass(made):
-            rest = inspect.cleandoc(made.__doc__ or "").partition("\n\n")[2]
-            parts.append(f"```text\n{rest}\n```" if rest else "")
+    for name in sorted(PLACES):
+        parts += _python_part(name, getattr(headway, name))
+    parts.append("## What functions return")
+    parts.append("Programs get these and do not make them.")
+    for name, made in _returned().items():
+        parts += _python_part(name, made)
     return _page("Python", *parts)
+
+
+def python_classes() -> Iterator[tuple[str, type]]:
+    """Those that the page of Python has a section for."""
+    offered = {name: getattr(headway, name) for name in sorted(PLACES)} | _returned()
+    yield from ((name, made) for name, made in offered.items() if inspect.isclass(made))
+
+
+def fields_without_meaning(made: type) -> list[str]:
+    """Names of public fields and methods; a class's own constants, and its constructor, need none."""
+    node = _class_node(made)
+    silent = [field.strip("`") for field, type_, meaning in _fields(node) if not meaning and "ClassVar" not in type_]
+    return silent + [each.name for each in _methods(node) if not ast.get_docstring(each) and each.name != "__init__"]
+
+
+def _returned() -> dict[str, type]:
+    """Classes that public functions say they return."""
+    public = (getattr(headway, name) for name in sorted(PLACES))
+    functions = (made for made in public if not inspect.isclass(made))
+    named = (re.findall(r"\w+", str(inspect.signature(made).return_annotation)) for made in functions)
+    names = sorted({*RETURNED, *(name for each in named for name in each)})
+    return {name: getattr(import_module(classes_in_code()[name][0]), name) for name in names}
+
+
+def _python_part(name: str, made: Any) -> Iterator[str]:
+    yield f"## {name}"
+    yield f"```python\n{_signature(name, made)}\n```"
+    yield _escaped(_first(made.__doc__))
+    rest = inspect.cleandoc(made.__doc__ or "").partition("\n\n")[2]
+    if rest:
+        yield f"```text\n{rest}\n```"
+    if inspect.isclass(made):
+        node = _class_node(made)
+        fields = [(field, meaning) for field, _, meaning in _fields(node) if meaning]
+        if fields:
+            yield _table(("field", "meaning"), fields)
+        for method in _methods(node):
+            doc = inspect.cleandoc(ast.get_docstring(method) or "")
+            if doc:
+                yield f"### {name}.{method.name}"
+                yield _escaped(_first(doc))
+                rest = doc.partition("\n\n")[2]
+                yield f"```text\n{rest}\n```" if rest else ""
+
+
+def _class_node(made: type) -> ast.ClassDef:
+    node = ast.parse(textwrap.dedent(inspect.getsource(made))).body[0]
+    assert isinstance(node, ast.ClassDef)
+    return node
+
+
+def _methods(node: ast.ClassDef) -> list[ast.FunctionDef]:
+    """Public ones, and the constructor."""
+    found = (each for each in node.body if isinstance(each, ast.FunctionDef))
+    return [each for each in found if not each.name.startswith("_") or each.name == "__init__"]
 
 
 def _signature(name: str, made: Any) -> str:
     if not inspect.isclass(made):
         return f"def {name}{inspect.signature(made)}"
-    source = ast.parse(textwrap.dedent(inspect.getsource(made))).body[0]
-    assert isinstance(source, ast.ClassDef)
-    lines = [f"class {name}:"]
-    for node in source.body:
-        if isinstance(node, ast.AnnAssign):
-            lines.append(f"    {ast.unparse(node)}")
-        elif isinstance(node, ast.FunctionDef) and (not node.name.startswith("_") or node.name == "__init__"):
-            arguments = ast.unparse(node.args)
-            returns = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
-            lines.append(f"    def {node.name}({arguments}){returns}")
+    node = _class_node(made)
+    bases = ", ".join(ast.unparse(base) for base in node.bases)
+    lines = [f"class {name}({bases}):" if bases else f"class {name}:"]
+    lines += [f"    {ast.unparse(each)}" for each in node.body if isinstance(each, ast.AnnAssign)]
+    for each in _methods(node):
+        returns = f" -> {ast.unparse(each.returns)}" if each.returns is not None else ""
+        lines.append(f"    def {each.name}({ast.unparse(each.args)}){returns}")
     return "\n".join(lines)
 
 

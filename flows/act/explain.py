@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from rich.table import Table
@@ -230,6 +230,13 @@ def _limits(node: Schema) -> Iterator[str]:
 def _unknown(part: str, before: Sequence[str], nodes: list[Schema], kind: FileKind) -> ConfigError:
     known = sorted({name for node in nodes for name in node.get("properties", {})})
     near = difflib.get_close_matches(part, known, n=1, cutoff=0.5)
+    others = [each for each in get_args(FileKind) if not before and part in schema_of(each).get("properties", {})]
+    if others:
+        return ConfigError(
+            f"the {kind} file has no key {part!r}.",
+            where=part,
+            advice=f"It is a key of another kind of file: give {' or '.join(f'`--in {each}`' for each in others)}.",
+        )
     where = ".".join(before) or f"the {kind} file"
     if not known:
         return ConfigError(f"{where} has no keys.", where=".".join((*before, part)))

@@ -38,36 +38,57 @@ AWAITING_APPROVAL = "AwaitingApproval"
 
 class RetrainSummary(BaseModel):
     pipeline: str
+    """Its name."""
     workspace: str
+    """A folder or URI."""
     model: str
+    """The registered model's name."""
     version: str
     """Empty: it was not registered."""
     is_champion: bool
+    """Whether this version is the champion now, also where it was before."""
     champion_version: str | None
+    """Today's champion; None: there is none."""
     champion_since: str | None
     """ISO 8601, in UTC; None while there is no champion."""
     promoted: bool
+    """Whether this retrain made it champion."""
     reason: str
+    """Why it is champion or is not, in words."""
     metric: str
+    """The measure that decides."""
     value: float
+    """This model's figure, over the held-out examples."""
     low: float
+    """The lower end of its interval."""
     high: float
+    """The upper end of its interval."""
     num_examples: int = 0
     """Held-out examples behind these figures."""
     other_metrics: dict[str, float]
     """Figures of the same examples that decide nothing."""
     champion_value: float | None
+    """The champion's figure on the same examples; None: it was compared with none."""
     baselines: dict[str, float]
+    """Figures of the baselines on the same examples, by name."""
     leaderboard: list[str] = []
     """All that was scored on these examples, the best first: name and figure, with its interval where there is one."""
     registration: str
+    """SHA-256 of the registration document."""
     stages_found: list[str]
+    """Stages that had nothing new to do."""
     stages_run: list[str]
+    """Stages that were run."""
     reports: dict[str, str]
+    """Where the pages lie: `contract`, `evaluation`, `card`."""
     logs: str
+    """The folder of this retrain's ledger."""
     wall_s: float
+    """How long it took in all."""
     time_s: dict[str, float]
+    """The same by part: see the time account."""
     unattributed_ratio: float
+    """The share of it that no part accounts for."""
     note: str = ""
     """Why it was asked for."""
     inexact: str = ""

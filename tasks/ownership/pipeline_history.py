@@ -122,6 +122,7 @@ class PipelineEvent(Document):
 
     kind: ClassVar[str] = "pipeline-event"
     pipeline: str
+    """The pipeline's name."""
     event: EventName = "new"
     """`new`: nothing has happened yet; never written."""
 
@@ -137,6 +138,7 @@ class PipelineEvent(Document):
     """They are more than the pipeline's windows may be."""
 
     finished: FinishedRetrain | None = None
+    """The newest retrain that finished."""
     failed: FailedRetrain | None = None
     """The newest that failed since a retrain began that has finished."""
     snapshot: Link | None = None
@@ -146,7 +148,9 @@ class PipelineEvent(Document):
     requested: RequestRecord | None = None
     """The newest ask that no retrain has finished since, and by what was asked at all since then."""
     ever_requested: tuple[Trigger, ...] = ()
+    """Kinds of triggers that asked since that retrain; drift asks once, whatever other trigger asks after it."""
     hold: Hold | None = None
+    """Set while a person holds the pipeline; None: nobody does."""
     overrides: tuple[WindowOverride, ...] = ()
     """In the order in which they were made; those that were over a year before the newest are left out."""
 

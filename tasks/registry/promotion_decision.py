@@ -37,12 +37,17 @@ class Decision(Document):
 
     kind = "decision"
     model: str
+    """The registered model's name."""
     registration: Link
+    """The version that is decided about."""
     evaluation: Link
+    """The report that the checks read."""
     champion: Link | None
     """Whom it would replace."""
     policy: Json
+    """The branch `registry.promotion` of the pipeline file."""
     checks: tuple[PromotionCheck, ...]
+    """Every check that was made, in the order in which they are shown."""
     override: str = ""
     """Why somebody promoted it although the policy refuses."""
 

@@ -34,6 +34,7 @@ class RankingSplit(Document):
 
     kind: ClassVar[str] = "ranked"
     pipeline: str
+    """The pipeline's name."""
     splitting: Json
     """How rows are told apart; under another rule other rows are held out."""
     fraction: float
@@ -46,8 +47,11 @@ class PartSizes(Document):
 
     kind: ClassVar[str] = "part-sizes"
     manifest: Link
+    """The shards whose held-out rows are counted."""
     num_ranking: int
+    """Examples that rank trials, or ever did."""
     num_evaluation: int
+    """Examples that reports and the gate go by."""
 
 
 class Parts(NamedTuple):

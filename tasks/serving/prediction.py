@@ -59,6 +59,7 @@ class ModelVersion(NamedTuple):
     """Which model it is that answers."""
 
     name: str
+    """Of the registered model."""
     version: str
     """The number in its registry."""
     sha256: str
@@ -70,8 +71,10 @@ class TableModel:
     """A model of table rows."""
 
     version: ModelVersion
+    """Which model it is."""
 
     encoder: TabularEncoder
+    """Makes of rows what the recipe reads; `encode` asks it."""
     graph: nn.Module
     """Called with float32 (rows, numbers + category ids); of a recipe of your own, with what that makes of a row."""
     recipe: Recipe | None
@@ -226,14 +229,19 @@ class TextModel:
     """A language model over byte-pair tokens."""
 
     encoder: BytePairEncoder
+    """Makes tokens of texts."""
     graph: nn.Module
     """int64 tokens (rows, positions) to logits (rows, positions, vocabulary)."""
     recipe: Recipe
+    """The one that it was trained by."""
     column: str
+    """The source's column whose texts it was trained on."""
     context_tokens: int
+    """Tokens that it reads at once."""
     vocabulary: tuple[bytes, ...]
     """The bytes that each token stands for, by token id; none of markers, and of ids that the fit left unused."""
     version: ModelVersion
+    """Which model it is."""
 
     def _repr_html_(self) -> str:
         """For a notebook."""

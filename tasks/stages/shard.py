@@ -72,6 +72,7 @@ class SplitValues(Document):
 
     kind: ClassVar[str] = "split-values"
     without_rows: tuple[str, ...]
+    """As they would be written in Python; a retrain says them aloud."""
 
 
 def _report_without_rows(

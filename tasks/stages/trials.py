@@ -47,11 +47,17 @@ class TrialScore(Document):
 
     kind: ClassVar[str] = "trial-score"
     checkpoint: Link
+    """The trial's model."""
     metric: str
+    """The measure that ranks."""
     greater_is_better: bool
+    """Whether a greater figure of it is the better one."""
     figure: Interval
+    """What it came to, with its interval."""
     num_examples: int
+    """Examples behind the figure."""
     examples_sha256: Sha256
+    """Names and bytes of these examples: trials of equal digests are ranked by the same ones."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

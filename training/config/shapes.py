@@ -33,6 +33,7 @@ class TokenShape(Frozen):
     vocab_size: int
     """Ids in shards lie in [0, vocab_size): both markers are counted."""
     context_tokens: int
+    """Targets of each row."""
 
 
 class ImageShape(Frozen):
@@ -41,9 +42,13 @@ class ImageShape(Frozen):
     content: ClassVar[str] = "images"
 
     channels: int
+    """3 of colours, 1 of grey."""
     height: int
+    """In pixels."""
     width: int
+    """In pixels."""
     num_classes: int
+    """Labels lie in [0, num_classes)."""
 
 
 class TabularShape(Frozen):
@@ -52,9 +57,11 @@ class TabularShape(Frozen):
     content: ClassVar[str] = "records of a class each"
 
     num_numeric: int
+    """Numbers in each row of `numeric`."""
     cardinalities: tuple[int, ...]
     """Ids that each categorical column may have, the one for unknown values included."""
     num_classes: int
+    """Labels lie in [0, num_classes)."""
 
 
 class TabularNumberShape(Frozen):
@@ -63,10 +70,13 @@ class TabularNumberShape(Frozen):
     content: ClassVar[str] = "records of a number each"
 
     num_numeric: int
+    """Numbers in each row of `numeric`."""
     cardinalities: tuple[int, ...]
+    """As in `TabularShape`."""
     mean: float
     """Of the number, over the training split."""
     deviation: float
+    """Its standard deviation, over the training split."""
 
     def rmse(self, nats: float) -> float:
         """A built-in regressor's mean loss in the number's own unit: their Gaussians have the split's deviation."""

@@ -20,7 +20,9 @@ class Losses(NamedTuple):
     """Loss of every target, in nats, (rows, targets) float32 with 0 where there is none; and which count, bool."""
 
     nats: Tensor
+    """(rows, targets) float32, 0 where there is no target."""
     valid: Tensor
+    """(rows, targets) bool: which of them count."""
 
 
 def measures_of(shape: DataShape) -> tuple[str, ...]:
@@ -37,6 +39,7 @@ class Recipe(Protocol):
     """Constructed as `Recipe(spec, shape)`, where `spec` is an instance of its `spec_type`."""
 
     spec_type: type[Frozen]
+    """The pipeline file's `training.recipe.model`."""
     shape_type: type[DataShape] | tuple[type[DataShape], ...]
     """The kind of rows it reads, or the kinds."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from typer.testing import CliRunner
@@ -120,3 +121,18 @@ def test_the_command_shows_a_table_and_json(capsys: pytest.CaptureFixture[str]) 
     assert made.exit_code == 0, made.output
     assert [each["key"] for each in json.loads(made.stdout)["keys"]] == ["min", "max", "severity"]
     assert set(MODELS) == {"pipeline", "contract", "profiles"}
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "option"),
+    [
+        ("columns", "pipeline", "contract"),
+        ("profiles.NAME", "pipeline", "profiles"),
+        ("training", "contract", "pipeline"),
+    ],
+)
+def test_a_key_of_another_kind_of_file_names_the_option_that_finds_it(key: str, kind: FileKind, option: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        explain(key, kind)
+    assert f"--in {option}" in str(raised.value)
+    assert explain(key, cast(FileKind, option)).meaning

@@ -105,7 +105,9 @@ class CustomEncoderFacts(Frozen):
     shape: DataShape
     """Of a `TokenShape`, markers are counted in."""
     fitted: Json = None
+    """`EncoderState.state`."""
     target: str | None = None
+    """As in `EncoderMetadata`."""
     token_sizes_bytes: tuple[int, ...] | None = None
     """By token id as stored: markers stand for no byte."""
 
