@@ -187,9 +187,9 @@ class TableModel:
         if on_missing not in get_args(OnMissing):
             raise ConfigError(f"on_missing is 'refuse' or 'null', not {on_missing!r}.", where="predict")
         table, row_numbers = self._numbered(rows, first_row)
-        if on_missing == "refuse" or self.encoder.fills_missing:
+        if on_missing == "refuse" or not self.encoder.required:
             return self._predicted(table, row_numbers)
-        whole = rows_with_all_numbers(table, self.encoder.numeric)
+        whole = rows_with_all_numbers(table, self.encoder.required)
         places = pa.array(np.cumsum(whole) - 1, mask=~whole)
         return self._predicted(table.filter(pa.array(whole)), row_numbers[whole]).take(places)
 
@@ -324,8 +324,8 @@ def _table_model(
 ) -> TableModel:
     return TableModel(
         version=version,
-        # What is asked has no label.
-        encoder=TabularEncoder(spec.model_copy(update={"label": None}), statistics),
+        # What is asked has no label. The model never learnt what a gap means in a column that had none.
+        encoder=TabularEncoder(spec.model_copy(update={"label": None}), statistics, only_known_gaps=True),
         graph=graph,
         recipe=recipe,
         classes=classes_of(spec, statistics),

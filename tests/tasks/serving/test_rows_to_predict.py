@@ -104,7 +104,15 @@ def test_a_row_with_a_missing_number_is_null_on_request_and_the_others_are_predi
 def test_a_missing_number_that_the_encoder_fills_is_predicted_in_either_way() -> None:
     rows = {**COLUMNS, "age": [None, 40]}
     for asked in ("refuse", "null"):
-        assert model("mean").predict(rows, on_missing=asked)["prediction"].to_pylist() == [0, 40]  # type: ignore[arg-type]
+        made = model("mean", num_gaps=1).predict(rows, on_missing=asked)  # type: ignore[arg-type]
+        assert made["prediction"].to_pylist() == [0, 40]
+
+
+def test_a_missing_number_of_a_column_without_gaps_in_training_is_refused_though_others_had_some() -> None:
+    rows = {**COLUMNS, "age": [30, None]}
+    with pytest.raises(DataError, match="column 'age' is null or NaN in row 1"):
+        model("mean").predict(rows)
+    assert model("mean").predict(rows, on_missing="null")["prediction"].to_pylist() == [30, None]
 
 
 def test_a_number_that_the_model_cannot_hold_is_refused() -> None:

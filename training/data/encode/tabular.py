@@ -72,8 +72,10 @@ class TabularFit:
         categorical = (*spec.categorical, *([spec.label] if spec.label and spec.predicts_class else []))
         self._moments = {name: Moments(name) for name in numeric}
         self._categories = {name: Categories(name) for name in categorical}
+        self._num_rows = 0
 
     def add(self, block: SourceBlock) -> None:
+        self._num_rows += block.batch.num_rows
         for name, moments in self._moments.items():
             may_be_missing = self._spec.missing == "mean" and name != self._spec.label
             moments.add(block, numbers(block, name, may_be_missing=may_be_missing))
@@ -81,6 +83,7 @@ class TabularFit:
             categories.add(block)
 
     def merge(self, other: TabularFit) -> None:
+        self._num_rows += other._num_rows
         for name, moments in self._moments.items():
             moments.merge(other._moments[name])
         for name, categories in self._categories.items():
@@ -89,6 +92,8 @@ class TabularFit:
     def statistics(self) -> Json:
         spec = self._spec
         return {
+            # Beside a column's `num_values` it tells whether the column had gaps.
+            "num_rows": self._num_rows,
             "numeric": [self._moments[name].statistics() for name in spec.numeric],
             "categorical": [
                 {"column": name, "values": self._categories[name].values(spec.max_categories)}
@@ -142,9 +147,10 @@ class TabularEncoder:
 
     Args:
         statistics: what `TabularFit` learnt.
+        only_known_gaps: refuse a missing number in a column that had no gap in training, where `missing` is `mean`.
     """
 
-    def __init__(self, spec: TabularEncoderSpec, statistics: Json) -> None:
+    def __init__(self, spec: TabularEncoderSpec, statistics: Json, *, only_known_gaps: bool = False) -> None:
         self._spec = spec
         self._means = [float(column["mean"]) for column in statistics["numeric"]]
         # A constant column has no deviation; 1 leaves it at zero after the mean is taken off.
@@ -153,16 +159,15 @@ class TabularEncoder:
         self._label = ClassLabel(spec.label or "", statistics["label"]["values"]) if spec.predicts_class else None
         self.num_classes = self._label.num_classes if self._label else 0
         self.columns = tuple(self._columns())
+        num_rows = statistics.get("num_rows") if only_known_gaps else None
+        whole = [column["column"] for column in statistics["numeric"] if column["num_values"] == num_rows]
+        self.required = tuple(whole) if spec.missing == "mean" else spec.numeric
+        """Columns of numbers in which none may be missing."""
 
     @property
     def numeric(self) -> tuple[str, ...]:
         """Columns of numbers, in the order of the block."""
         return self._spec.numeric
-
-    @property
-    def fills_missing(self) -> bool:
-        """Whether a missing number is taken, as the mean of training."""
-        return self._spec.missing == "mean"
 
     def stream(self, seed: int) -> RowByRow:
         return RowByRow(self.encode)
@@ -196,8 +201,8 @@ class TabularEncoder:
 
     def _numeric(self, block: SourceBlock) -> NDArray[np.float32]:
         made: NDArray[np.float32] = np.empty((block.batch.num_rows, len(self._spec.numeric)), dtype=np.float32)
-        may_be_missing = self._spec.missing == "mean"
         for place, name in enumerate(self._spec.numeric):
+            may_be_missing = name not in self.required
             values = numbers(block, name, may_be_missing=may_be_missing, fitted="numbers")
             if may_be_missing and np.isnan(values).any():
                 # The mean of training, not of this batch: a row's bytes must not depend on its neighbours.
