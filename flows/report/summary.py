@@ -206,6 +206,16 @@ def champion_outcome(summary: RetrainSummary) -> str:
     return own if other is None else f"{own}; version {other} is {since}"
 
 
+def next_step(summary: RetrainSummary) -> str:
+    """What to try where a first version did not win; empty where there is a champion, or nothing was registered."""
+    if not summary.version or summary.waits or summary.champion_version is not None:
+        return ""
+    return (
+        "there is no champion yet. The evaluation report names the inputs that harm and the examples that are worst: "
+        f"leave out such inputs, add rows or another recipe, then retrain {summary.pipeline}"
+    )
+
+
 def as_state(summary: RetrainSummary) -> RetrainSummary | State[RetrainSummary]:
     """What a flow returns: where a person has to decide, a state whose name says so. Nothing runs while it waits."""
     if not summary.waits:

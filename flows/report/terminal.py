@@ -166,7 +166,7 @@ class Terminal:
         self._stream.flush()
 
     def summary(self, summary: RetrainSummary) -> None:
-        from headway.flows.report.summary import champion_outcome, inexact_line, proof_command, title
+        from headway.flows.report.summary import champion_outcome, inexact_line, next_step, proof_command, title
 
         console = plain_console(self._stream)
         console.print()
@@ -187,6 +187,8 @@ class Terminal:
         if summary.version:
             console.print(f"  prove it   {proof_command(summary)}")
         console.print(f"  time       {time_line(summary)}")
+        if step := next_step(summary):
+            console.print(f"  next       {step}")
 
 
 def comparison_line(summary: RetrainSummary) -> str:

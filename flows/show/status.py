@@ -57,6 +57,8 @@ class ModelStatus(BaseModel):
     challenger: str | None
     champion_since: str | None
     reason: str
+    challenger_reason: str = ""
+    """What the policy said of a challenger that is not champion."""
     waits: str | None = None
     """The version that waits for a person's approval."""
 
@@ -154,6 +156,8 @@ def _waiting(now: PipelineEvent) -> WaitingStatus:
 def _model(workspace: Workspace, name: str) -> ModelStatus:
     champion = refs.current(workspace, model_refs.alias_ref(name, "champion"))
     challenger = refs.current(workspace, model_refs.alias_ref(name, "challenger"))
+    lost = challenger is not None and (champion is None or champion.target != challenger.target)
+    decided = next(decisions.decisions(workspace, name, challenger.target), None) if challenger and lost else None
     return ModelStatus(
         model=name,
         num_versions=len({entry.target for entry in model_refs.versions(workspace, name)}),
@@ -161,6 +165,7 @@ def _model(workspace: Workspace, name: str) -> ModelStatus:
         challenger=None if challenger is None else model_refs.version_of(workspace, name, challenger.target),
         champion_since=None if champion is None else champion.moved_at,
         reason="" if champion is None else champion.reason,
+        challenger_reason="" if decided is None else decided.decision.reason,
         waits=decisions.awaiting(workspace, name),
     )
 
@@ -386,6 +391,8 @@ def _model_facts(model: ModelStatus) -> dict[str, str]:
     # A version that won is both; of the two it is what matters.
     has_won = model.challenger is not None and model.challenger == model.champion
     challenger = "" if has_won else "none" if model.challenger is None else f"v{model.challenger}"
+    if challenger and model.challenger_reason:
+        challenger += f", which {model.challenger_reason}"
     waits = "" if model.waits is None else f"v{model.waits}, for `headway promote` or `headway refuse`"
     return {"champion": champion, "why": model.reason, "challenger": challenger, "waits": waits}
 

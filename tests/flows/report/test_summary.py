@@ -81,3 +81,13 @@ def test_no_line_of_the_terminal_ends_in_blanks() -> None:
     lines = stream.getvalue().splitlines()
     assert "  time       10.0 s: launch 90%, train.data 10%" in lines
     assert all(line == line.rstrip() for line in lines)
+
+
+def test_a_first_version_that_did_not_win_says_what_to_try_next_and_another_does_not() -> None:
+    stream = io.StringIO()
+    Terminal(stream).summary(summary(is_champion=False, champion_version=None))
+    assert "no champion yet" in stream.getvalue() and "then retrain nightly" in " ".join(stream.getvalue().split())
+    for champion_version in ("1", "2"):
+        stream = io.StringIO()
+        Terminal(stream).summary(summary(is_champion=champion_version == "2", champion_version=champion_version))
+        assert "  next" not in stream.getvalue()

@@ -11,6 +11,7 @@ from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import EvaluationReport, Interval, Link
 from headway.data_contracts.store.errors import ConfigError, PromotionRefused, RefConflict
 from headway.flows.show.champion_history import read_history
+from headway.flows.show.status import read_status
 from headway.tasks.core.context import RunContext
 from headway.tasks.registry import champion, champion_moves, decisions, mlflow_store, model_refs, retirement
 from headway.tasks.registry.model_card import card_path, render
@@ -142,6 +143,16 @@ def test_a_report_that_judges_against_a_former_champion_does_not_promote_by_hand
     with pytest.raises(PromotionRefused, match="another champion than today's"):
         promote(versions, late)
     assert champion_of(versions.context.workspace).target == first
+
+
+def test_the_status_says_why_a_challenger_is_not_champion(versions, settle) -> None:
+    first = settle(1)
+    settle(2, first, better=False)
+    (model,) = read_status(versions.context.workspace.uri).models
+    assert (model.champion, model.challenger) == ("1", "2") and "champion" in model.challenger_reason
+    settle(3, first)
+    (model,) = read_status(versions.context.workspace.uri).models
+    assert (model.champion, model.challenger_reason) == ("3", "")
 
 
 def test_the_champion_is_not_promoted_again(versions, settle) -> None:
