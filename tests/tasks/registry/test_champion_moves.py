@@ -172,8 +172,9 @@ def test_rollbacks_go_further_back_each_time_and_never_to_what_was_rolled_back_f
     assert mlflow_store.alias_version(versions.client, MODEL, "champion") == "2"
     back(versions)
     assert champion_of(workspace).target == one
-    with pytest.raises(ConfigError, match="had no champion before today's"):
+    with pytest.raises(ConfigError, match="no champion before today's: versions 2, 3 came later") as refused:
         back(versions)
+    assert "`headway promote tiny 3 --why WHY`" in refused.value.advice
     assert lines(workspace) == [
         *(("promoted", None, "1"), ("promoted", "1", "2"), ("promoted", "2", "3")),
         *(("rolled back", "3", "2"), ("rolled back", "2", "1")),
