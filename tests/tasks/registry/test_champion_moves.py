@@ -169,6 +169,8 @@ def test_rollbacks_go_further_back_each_time_and_never_to_what_was_rolled_back_f
     assert champion_of(workspace).target == three
     back(versions)
     assert champion_of(workspace).target == two
+    (model,) = read_status(workspace.uri).models
+    assert (model.champion, model.rolled_back_from, model.reason) == ("2", "3", "it was slow")
     assert mlflow_store.alias_version(versions.client, MODEL, "champion") == "2"
     back(versions)
     assert champion_of(workspace).target == one
