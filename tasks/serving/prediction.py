@@ -22,6 +22,7 @@ from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.strict_json import parse_json
 from headway.data_contracts.types.notebook_card import notebook_card
+from headway.data_contracts.types.report_text import count
 from headway.tasks.registry import model_refs
 from headway.tasks.registry.model_export import ARTIFACTS, registered_graph
 from headway.tasks.serving.exported_model import exported_file, read_exported
@@ -64,7 +65,7 @@ class ModelVersion(NamedTuple):
     """Digest of its registration, and by that of every file that it stands on."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class TableModel:
     """A model of table rows."""
 
@@ -79,6 +80,11 @@ class TableModel:
     """In the order of the outputs; none where a number is predicted."""
     fitted_types: Mapping[str, pa.DataType]
     """By name, of the columns that the encoder reads."""
+
+    def __repr__(self) -> str:
+        """One line: a graph's own fills twenty."""
+        answers = f"a class of {len(self.classes):,}" if self.classes else "a number"
+        return f"<TableModel {_name(self.version)}: {count(len(self.fitted_types), 'column')} to {answers}>"
 
     def _repr_html_(self) -> str:
         """For a notebook."""
@@ -205,7 +211,7 @@ class TableModel:
         return pa.table({"prediction": likeliest, **named})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class TextModel:
     """A language model over byte-pair tokens."""
 
@@ -218,6 +224,11 @@ class TextModel:
     vocabulary: tuple[bytes, ...]
     """The bytes that each token stands for, by token id; none of markers, and of ids that the fit left unused."""
     version: ModelVersion
+
+    def __repr__(self) -> str:
+        """One line: a graph's own fills twenty."""
+        tokens = f"{len(self.vocabulary):,} tokens, context {self.context_tokens:,}"
+        return f"<TextModel {_name(self.version)}: {tokens}>"
 
     def _repr_html_(self) -> str:
         """For a notebook."""
@@ -256,9 +267,13 @@ class TextModel:
         return made
 
 
+def _name(version: ModelVersion) -> str:
+    return f"{version.name} version {version.version}"
+
+
 def _card(version: ModelVersion, facts: Mapping[str, str]) -> str:
     digest = {"registration": version.sha256}
-    return notebook_card(f"{version.name} version {version.version}", facts={**facts, **digest})
+    return notebook_card(_name(version), facts={**facts, **digest})
 
 
 def block_of(batch: pa.RecordBatch, row_numbers: NDArray[np.int64]) -> SourceBlock:

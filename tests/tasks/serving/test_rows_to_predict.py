@@ -145,3 +145,8 @@ def test_a_refused_row_keeps_its_number_where_others_are_null() -> None:
 def test_a_misspelt_way_with_missing_numbers_is_refused() -> None:
     with pytest.raises(ConfigError, match="not 'skip'"):
         model().predict(COLUMNS, on_missing="skip")  # type: ignore[arg-type]
+
+
+def test_a_model_is_one_line_where_it_is_printed() -> None:
+    assert repr(model()) == "<TableModel toy version 1: 3 columns to a number>"
+    assert repr(model(classes=("stay", "leave"))) == "<TableModel toy version 1: 3 columns to a class of 2>"
