@@ -63,7 +63,7 @@ class DeployReport(BaseModel):
     profile: str
     dry_run: bool
     warnings: list[str]
-    """What a person should mend: another project's deployments, alerts that reach nobody, a server open to strangers."""
+    """What a person should mend: deployments of another project, alerts to nobody, a server open to strangers."""
     changes: list[ResourceChange]
     num_unchanged: int
 
@@ -213,7 +213,7 @@ def _form(flow: Any) -> Json:
 
 
 def of_another_folder(wanted: DesiredState, found: Sequence[ExistingResource]) -> str:
-    """That what is there came from another folder, and may be another project's of this name; empty where it did not."""
+    """That what is there came from another folder, and may be another project's of this name; empty otherwise."""
     of_others: dict[str, list[str]] = {}
     for each in found:
         variables = each.fields.get("job_variables")

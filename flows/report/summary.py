@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from headway.data_contracts.store import plain_text, refs
 from headway.data_contracts.store.documents import EvaluationReport, Link
 from headway.data_contracts.types.notebook_card import notebook_card
+from headway.data_contracts.types.report_text import figure
 from headway.flows.accounts.time_account import TimeAccount, account
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.console.commands import command_name, workspace_option
@@ -236,7 +237,7 @@ def best_first(summary: RetrainSummary) -> str:
 
 def markdown(summary: RetrainSummary) -> str:
     steps = "" if summary.steps is None else f"{plain_text.markdown(summary.steps.line())}\n\n"
-    figures = plain_text.markdown(", ".join(f"{name} {value:.4f}" for name, value in summary.other_metrics.items()))
+    figures = plain_text.markdown(", ".join(f"{name} {figure(value)}" for name, value in summary.other_metrics.items()))
     head = plain_text.markdown(f"{title(summary)}: {champion_outcome(summary)}")
     metric = plain_text.markdown(summary.metric)
     asked = f"Asked for by: {plain_text.markdown(summary.note)}\n\n" if summary.note else ""
@@ -244,8 +245,8 @@ def markdown(summary: RetrainSummary) -> str:
     standing = f"{plain_text.markdown(best_first(summary))}\n\n" if summary.leaderboard else ""
     return (
         f"## {head}\n\n"
-        f"{metric} **{summary.value:.4f}** [{summary.low:.4f}, {summary.high:.4f}] on {summary.num_examples:,} "
-        f"held-out examples{f' ({figures})' if figures else ''}\n\n"
+        f"{metric} **{figure(summary.value)}** [{figure(summary.low)}, {figure(summary.high)}] "
+        f"on {summary.num_examples:,} held-out examples{f' ({figures})' if figures else ''}\n\n"
         f"{standing}"
         f"{plain_text.markdown(summary.reason)}\n\n"
         f"{asked}"

@@ -12,7 +12,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, TextIO
 
 from headway.data_contracts.store import plain_text
-from headway.data_contracts.types.report_text import count
+from headway.data_contracts.types.report_text import count, figure
 from headway.flows.console.console import headed, plain_console
 from headway.flows.console.output import print_json
 from headway.training.observe.ledger import Event
@@ -192,10 +192,10 @@ class Terminal:
 
 
 def comparison_line(summary: RetrainSummary) -> str:
-    figures = [f"{summary.metric} {summary.value:.4f} [{summary.low:.4f}, {summary.high:.4f}]"]
+    figures = [f"{summary.metric} {figure(summary.value)} [{figure(summary.low)}, {figure(summary.high)}]"]
     if summary.champion_value is not None:
-        figures.append(f"champion {summary.champion_value:.4f}")
-    figures += [f"{name} {value:.4f}" for name, value in summary.other_metrics.items()]
+        figures.append(f"champion {figure(summary.champion_value)}")
+    figures += [f"{name} {figure(value)}" for name, value in summary.other_metrics.items()]
     return "   ".join([*figures, f"on {count(summary.num_examples, 'held-out example')}"])
 
 

@@ -122,8 +122,9 @@ def _no_way_back(workspace: Workspace, model: str, history: list[RefEntry]) -> C
         what = f"{'version' if len(later) == 1 else 'versions'} {names} came later, and was rolled back from."
         advice = f"`headway promote {model} {newest} --why WHY` makes version {newest} champion again."
     return ConfigError(
-        f"model {model!r} has no champion before today's: {what}", where=workspace.uri, advice=f"{advice} "
-        "`headway history` has all of them."
+        f"model {model!r} has no champion before today's: {what}",
+        where=workspace.uri,
+        advice=f"{advice} `headway history` has all of them.",
     )
 
 
