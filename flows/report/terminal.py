@@ -88,7 +88,8 @@ def step_line(event: Event, rate_per_s: float, remaining_s: float) -> str:
 def stage_line(event: Event) -> str:
     name = str(event["event"]).removeprefix("stage.")
     if (outcome := event.get("outcome")) != "ok":
-        state = "stopped" if outcome in STOPPED else "FAILED"
+        # Of a run that another process works on nothing is wrong.
+        state = "busy" if outcome == "RunBusy" else "stopped" if outcome in STOPPED else "FAILED"
         return f"{name:<{STAGE_WIDTH}} {state:<7} {event['duration_s']:>7.2f} s"
     state = "found" if event.get("found") else "made"
     return f"{name:<{STAGE_WIDTH}} {state:<6} {event['duration_s']:>8.2f} s   {event.get('shown', '')}".rstrip()

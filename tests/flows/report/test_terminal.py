@@ -35,3 +35,9 @@ def test_a_run_whose_checkpoints_were_all_put_aside_is_said_to_begin_anew() -> N
     restored = {"event": "restore", "outcome": "ok", "step": 0}
     assert notice_line({**restored, "quarantined": 2}) == "restore    no good checkpoint is left: begins anew"
     assert notice_line(restored) == "", "of a first attempt, which expects none"
+
+
+def test_a_stage_that_another_process_is_at_has_not_failed() -> None:
+    ended = {"event": "stage.launch", "duration_s": 0.0}
+    assert notice_line({**ended, "outcome": "RunBusy"}) == "launch     busy       0.00 s"
+    assert notice_line({**ended, "outcome": "TrainingFailed"}) == "launch     FAILED     0.00 s"
