@@ -187,9 +187,7 @@ def print_plan(plan: Plan) -> None:
     for retrain in plan.running:
         step = "" if retrain.step is None else f", step {retrain.step:,}"
         console.print(f"RUNNING      pid {retrain.pid} retrains it now: {retrain.stage or 'between two stages'}{step}.")
-        console.print(
-            "             Below is what another would do; `headway status` shows how this one does.\n"
-        )
+        console.print("             Below is what another would do; `headway status` shows how this one does.\n")
     table = Table("stage", "would", "takes", "", box=None, padding=(0, 2))
     for stage in plan.stages:
         table.add_row(stage.stage, "be found" if stage.state == "found" else stage.state, _takes(stage), stage.detail)
