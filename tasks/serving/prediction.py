@@ -24,7 +24,7 @@ from headway.data_contracts.store.strict_json import parse_json
 from headway.data_contracts.types.notebook_card import notebook_card
 from headway.data_contracts.types.report_text import count
 from headway.tasks.registry import model_refs
-from headway.tasks.registry.model_export import ARTIFACTS, registered_graph
+from headway.tasks.registry.model_export import ARTIFACTS, naming_the_copy, registered_graph
 from headway.tasks.serving.exported_model import exported_file, read_exported
 from headway.tasks.serving.rows_to_predict import ROWS, as_table, rows_with_all_numbers, with_fitted_types
 from headway.training.config.encoder_specs import ENCODER_SPEC, BytePairSpec, EncoderSpec, TabularEncoderSpec
@@ -293,7 +293,7 @@ def load_table_model(workspace: Workspace, model_uri: str) -> TableModel:
         ModelVersion(name, version, registration.sha256),
         table,
         fitted.statistics,
-        graph=graph_model(workspace, registered_graph(registration)),
+        graph=_graph(workspace, name, version, registration),
         recipe=_built_in_recipe(workspace, run),
     )
 
@@ -370,13 +370,18 @@ def load_text_model(workspace: Workspace, model_uri: str) -> TextModel:
     known = token_bytes(tokenizer)
     return TextModel(
         encoder=BytePairEncoder(spec, tokenizer),
-        graph=graph_model(workspace, registered_graph(registration)),
+        graph=_graph(workspace, name, version, registration),
         recipe=recipe,
         column=spec.column,
         context_tokens=spec.sequence_tokens,
         vocabulary=(*known, *[b""] * (spec.vocab_size - len(known))),
         version=ModelVersion(name, version, registration.sha256),
     )
+
+
+def _graph(workspace: Workspace, name: str, version: str, registration: Registration) -> nn.Module:
+    with naming_the_copy(workspace, name, version, registration.link):
+        return graph_model(workspace, registered_graph(registration))
 
 
 class _StandsOn(NamedTuple):
