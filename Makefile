@@ -16,8 +16,11 @@ CUDA := cuda-bindings cuda-pathfinder cuda-toolkit triton nvidia-cublas nvidia-c
 	nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 TORCH_CPU_SHA256 := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 
-.PHONY: retrain test suite docs quick test-changed test-cluster cluster-packages soak lint style types locks clean
+.PHONY: install retrain test suite docs quick test-changed test-cluster cluster-packages soak lint style types locks clean
 .DEFAULT_GOAL := retrain
+
+# The environment alone, in .venv: nothing is trained or tested.
+install: $(INSTALLED)
 
 retrain: $(INSTALLED)
 	$(BIN)/headway retrain deployments/stdlib-lm.yaml

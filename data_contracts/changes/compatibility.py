@@ -139,9 +139,9 @@ def _compare_fields(prefix: str, old: Any, new: Any, names: Any, type_name: str 
             yield from _compare_fields(f"{prefix}elements.", before, after, type(before).model_fields)
             continue
         effect = _effect(name, before, after, type_name if name in ("min", "max") else "")
-        yield ContractChange(
-            effect=effect, where=f"{prefix}{name}", sentence=_sentence(f"{prefix}{name}", before, after)
-        )
+        # As the contract file spells it: a person looks for it there.
+        where = f"{prefix}{type(old).model_fields[name].alias or name}"
+        yield ContractChange(effect=effect, where=where, sentence=_sentence(where, before, after))
 
 
 def _effect(name: str, before: Any, after: Any, type_name: str) -> Effect:

@@ -19,6 +19,7 @@ Line = tuple[str, str]
 """YAML, and the comment beside it."""
 
 
+EARLIEST_YEAR, LATEST_YEAR = 1500, 2200
 MOST_CODES = 4
 """Whole numbers of more values have an order, and the next one is no mistake: a range, not a set."""
 
@@ -98,7 +99,11 @@ def _range(column: ColumnProfile) -> Iterator[Line]:
         yield "    finite: false", f"{share} are NaN or infinite. DECIDE: delete this line to refuse them"
     if column.low is None or column.high is None:
         return
-    seen = f"{figure(column.low)} to {figure(column.high)} were seen"
+    if isinstance(column.low, int) and column.low >= EARLIEST_YEAR and column.high <= LATEST_YEAR:
+        # Most likely years, which are not grouped by thousands.
+        seen = f"{column.low} to {column.high} were seen"
+    else:
+        seen = f"{figure(column.low)} to {figure(column.high)} were seen"
     if column.num_not_finite:
         yield "    ", f"Otherwise {seen}; bounds would refuse NaN too, so none is drafted."
     elif column.is_unique:
@@ -117,7 +122,7 @@ def _text(column: ColumnProfile) -> Iterator[Line]:
         yield f"    pattern: {scalar(column.shape.pattern)}", f"every value is {column.shape.name}"
         if column.min_length == column.max_length:
             return
-    seen = f"{column.min_length:,} to {column.max_length:,} characters were seen"
+    seen = f"{_span(column.min_length, column.max_length)} characters were seen"
     if column.min_length:
         yield "    min_length: 1", "none is empty"
     yield f"    max_length: {longest(column.max_length)}", f"{seen}; the bound is twice that, rounded up"
@@ -126,7 +131,7 @@ def _text(column: ColumnProfile) -> Iterator[Line]:
 def _list(column: ColumnProfile) -> Iterator[Line]:
     if column.min_length is None or column.max_length is None:
         return
-    seen = f"{column.min_length:,} to {column.max_length:,} elements were seen"
+    seen = f"{_span(column.min_length, column.max_length)} elements were seen"
     if column.min_length == column.max_length:
         yield f"    min_length: {column.min_length}", "every list has as many elements"
         yield f"    max_length: {column.max_length}", ""
@@ -157,6 +162,10 @@ def _dumped(value: Any, *, style: str | None = None, allow_unicode: bool = True)
 def share_of(number: int, total: int) -> str:
     percent = 100 * number / total
     return f"{number:,} of {total:,} ({'under 0.1' if percent < 0.1 else f'{percent:.3g}'} %)"
+
+
+def _span(least: int, most: int) -> str:
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def figure(value: float | int) -> str:

@@ -131,12 +131,14 @@ def unparsable_verdict(quarantine: Quarantine) -> ExpectationVerdict:
 def snapshot_verdict(num_different: int | None, num_files: int) -> ExpectationVerdict:
     """Whether the rows that were evaluated are the files of the snapshot, byte for byte."""
     found = "could not be compared" if num_different is None else f"{num_different:,} differ"
+    if num_different == 0:
+        found = "the file agrees" if num_files == 1 else f"all {num_files:,} files agree"
     return ExpectationVerdict(
         rule_id="snapshot",
         description="The rows checked are the files of the snapshot, by path, size and digest",
         severity="critical",
         passed=num_different == 0,
-        observed=f"all {num_files:,} files agree" if num_different == 0 else found,
+        observed=found,
     )
 
 

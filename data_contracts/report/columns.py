@@ -64,7 +64,7 @@ def columns_section(cards: Sequence[ColumnCard], *, baseline: str) -> str:
         f" <span class='key then'></span> in the accepted snapshot (receipt <code>{html(baseline[:12])}</code>). "
         "Bins of numbers held about as many rows each when they were cut."
         if baseline
-        else " No snapshot was accepted before, so there is nothing to compare with."
+        else ". No snapshot was accepted before, so there is nothing to compare with."
     )
     return (
         f"<section><h2>Columns <span class='count'>{len(cards)}</span></h2>"

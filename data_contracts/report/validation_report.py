@@ -197,6 +197,7 @@ def _evaluated_each_time(receipt: ContractReceipt) -> str:
 
 
 def _facts(receipt: ContractReceipt, contract: Contract, snapshot: Snapshot) -> str:
+    num_files = report_text.count(len(snapshot.files), "file")
     facts = (
         ("Contract", f"{contract.name} {contract.version}"),
         ("About", contract.description),
@@ -205,7 +206,10 @@ def _facts(receipt: ContractReceipt, contract: Contract, snapshot: Snapshot) -> 
         ("Snapshot", receipt.snapshot.sha256),
         ("Compared with", receipt.baseline.sha256 if receipt.baseline else ""),
         ("Receipt", receipt.sha256),
-        ("Source", f"{snapshot.format}, {len(snapshot.files):,} files, {snapshot.size_bytes:,} bytes"),
+        (
+            "Source",
+            f"{snapshot.format}, {num_files}, {snapshot.size_bytes:,} bytes",
+        ),
     )
     metrics = (
         (f"<code>{html(name)}</code>", report_text.number(each)) for name, each in sorted(receipt.metrics.items())

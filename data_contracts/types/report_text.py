@@ -13,6 +13,14 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value.is_integer() else f"{value:,.6g}"
 
 
+def figure(number: float) -> str:
+    """What an evaluation measured, short enough for a table: squares of prices have ten digits before the point."""
+    size = abs(number)
+    if size < 1000:
+        return f"{number:.4f}"
+    return f"{number:,.1f}" if size < 1e5 else f"{number:,.0f}" if size < 1e9 else f"{number:.4g}"
+
+
 def size(size_bytes: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if size_bytes < 1000:

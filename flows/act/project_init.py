@@ -64,7 +64,7 @@ def write_project(name: str, data: str, base: Path, *, label: str = "", given: C
     texts = {
         ".gitignore": _template("project/gitignore"),
         "requirements.txt": f"headway=={version('headway')}\n",
-        "deployments/profiles.yaml": schema_comment("profiles") + _template("profiles.yaml"),
+        "deployments/profiles.yaml": schema_comment("profiles") + profiles_text(name),
         "deployments/recipes/__init__.py": "",
         WORKFLOW: workflow_text(name),
     }
@@ -96,6 +96,14 @@ def write_project(name: str, data: str, base: Path, *, label: str = "", given: C
 
 def _template(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def profiles_text(name: str) -> str:
+    """The shipped one, for a project of this name: of two projects of one name, each would remove the other's."""
+    text, shipped = _template("profiles.yaml"), f"project: {'headway':<26} #"
+    # A shipped file that was edited without this line would be written unadapted.
+    assert text.count(shipped) == 1, shipped
+    return text.replace(shipped, f"project: {name:<26} #")
 
 
 def workflow_text(name: str) -> str:

@@ -30,7 +30,16 @@ from headway.flows.deploy.automations import notifies_nobody
 from headway.flows.deploy.desired import desired
 from headway.flows.deploy.difference import ResourceChange, difference
 from headway.flows.deploy.rendering import WHERE_CALLED, render
-from headway.flows.deploy.resources import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, TRIALS, WATCH, DesiredState, Resource
+from headway.flows.deploy.resources import (
+    HOUSEKEEPING,
+    MOVE_CHAMPION,
+    RETRAIN,
+    TRIALS,
+    WATCH,
+    DesiredState,
+    ExistingResource,
+    Resource,
+)
 from headway.flows.housekeeping_flow import housekeeping
 from headway.flows.prefect_api.client import connected
 from headway.flows.prefect_api.server_auth import openness
@@ -54,7 +63,7 @@ class DeployReport(BaseModel):
     profile: str
     dry_run: bool
     warnings: list[str]
-    """What a person should mend: alerts that reach nobody, a server that is open to strangers."""
+    """What a person should mend: deployments of another project, alerts to nobody, a server open to strangers."""
     changes: list[ResourceChange]
     num_unchanged: int
 
@@ -83,7 +92,8 @@ def deploy(
         if notify not in ("", NOBODY):
             wanted = dataclasses.replace(wanted, notify_block_id=server.notification_block(notify))
         resources = desired(wanted)
-        changes = difference(resources, actual(server, wanted.mark), adopt=adopt)
+        found = actual(server, wanted.mark)
+        changes = difference(resources, found, adopt=adopt)
         touched = {
             (change.kind, change.name) for change in changes if change.wanted is not None or change.action == "refuse"
         }
@@ -92,7 +102,9 @@ def deploy(
             project=wanted.project,
             profile=profile_name,
             dry_run=dry_run,
-            warnings=list(filter(None, (silence(wanted, resources), openness(server.url)))),
+            warnings=list(
+                filter(None, (of_another_folder(wanted, found), silence(wanted, resources), openness(server.url)))
+            ),
             changes=list(changes),
             num_unchanged=sum((each.kind, each.name) not in touched for each in resources),
         )
@@ -198,6 +210,25 @@ def _require_complete(path: Path, spec: PipelineSpec) -> None:
 
 def _form(flow: Any) -> Json:
     return flow.parameters.model_dump_for_openapi()
+
+
+def of_another_folder(wanted: DesiredState, found: Sequence[ExistingResource]) -> str:
+    """That what is there came from another folder, and may be another project's of this name; empty otherwise."""
+    of_others: dict[str, list[str]] = {}
+    for each in found:
+        variables = each.fields.get("job_variables")
+        env = variables.get("env") if isinstance(variables, dict) else None
+        folder = env.get("HEADWAY_PROJECT") if isinstance(env, dict) else None
+        if each.ours and folder and folder != wanted.project_folder:
+            of_others.setdefault(str(folder), []).append(each.name)
+    if not of_others:
+        return ""
+    named = "; ".join(f"from {folder}: {', '.join(sorted(names))}" for folder, names in sorted(of_others.items()))
+    return (
+        f"PROJECT {wanted.project!r} HAS DEPLOYMENTS FROM ANOTHER FOLDER on this server ({named}). They are changed to "
+        f"{wanted.project_folder}, and removed where no file of it asks for them. If another project is called so, "
+        "give one of the two another `project:` in deployments/profiles.yaml first."
+    )
 
 
 def silence(wanted: DesiredState, resources: Sequence[Resource]) -> str:

@@ -84,7 +84,8 @@ class PrefectClient:
             raise ConfigError(
                 f"the Prefect server {self.url} has no block {slug!r}.",
                 where="notify",
-                advice="Make it there, on the page Blocks; what it knows stays on the server.",
+                advice="Make it there, on the page Blocks; what it knows stays on the server. Without one, give the "
+                "profile `notify: none` in deployments/profiles.yaml: alerts then show on the server's pages alone.",
             ) from error
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from headway.data_contracts.store import plain_text, refs
 from headway.data_contracts.store.documents import EvaluationReport, Interval, Link
 from headway.data_contracts.types.notebook_card import notebook_card
+from headway.data_contracts.types.report_text import figure
 from headway.flows.accounts.time_account import TimeAccount, account
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.console.commands import command_name, workspace_option
@@ -240,6 +241,16 @@ def champion_outcome(summary: RetrainSummary) -> str:
         return "no version, and no alias moved"
     other, own = summary.champion_version, "waits for approval" if summary.waits else "challenger"
     return own if other is None else f"{own}; version {other} is {since}"
+
+
+def next_step(summary: RetrainSummary) -> str:
+    """What to try where a first version did not win; empty where there is a champion, or nothing was registered."""
+    if not summary.version or summary.waits or summary.champion_version is not None:
+        return ""
+    return (
+        "there is no champion yet. The evaluation report names the inputs that harm and the examples that are worst: "
+        f"leave out such inputs, add rows or another recipe, then retrain {summary.pipeline}"
+    )
 
 
 def as_state(summary: RetrainSummary) -> RetrainSummary | State[RetrainSummary]:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, TextIO
 
 from headway.data_contracts.store import plain_text
-from headway.data_contracts.types.report_text import count
+from headway.data_contracts.types.report_text import count, figure
 from headway.flows.console.console import headed, plain_console
 from headway.flows.console.output import print_json
 from headway.training.observe.ledger import Event
@@ -89,7 +89,8 @@ def step_line(event: Event, rate_per_s: float, remaining_s: float) -> str:
 def stage_line(event: Event) -> str:
     name = str(event["event"]).removeprefix("stage.")
     if (outcome := event.get("outcome")) != "ok":
-        state = "stopped" if outcome in STOPPED else "FAILED"
+        # Of a run that another process works on nothing is wrong.
+        state = "busy" if outcome == "RunBusy" else "stopped" if outcome in STOPPED else "FAILED"
         return f"{name:<{STAGE_WIDTH}} {state:<7} {event['duration_s']:>7.2f} s"
     state = "found" if event.get("found") else "made"
     return f"{name:<{STAGE_WIDTH}} {state:<6} {event['duration_s']:>8.2f} s   {event.get('shown', '')}".rstrip()
@@ -181,7 +182,7 @@ class Terminal:
         self._stream.flush()
 
     def summary(self, summary: RetrainSummary) -> None:
-        from headway.flows.report.summary import champion_outcome, inexact_line, proof_command, title
+        from headway.flows.report.summary import champion_outcome, inexact_line, next_step, proof_command, title
 
         console = plain_console(self._stream)
         console.print()
@@ -202,10 +203,12 @@ class Terminal:
         if summary.version:
             console.print(f"  prove it   {proof_command(summary)}")
         console.print(f"  time       {time_line(summary)}")
+        if step := next_step(summary):
+            console.print(f"  next       {step}")
 
 
 def comparison_line(summary: RetrainSummary) -> str:
-    from headway.tasks.registry.evaluation_report import figure, shown
+    from headway.tasks.registry.evaluation_report import shown
 
     name, own, champion, others = summary.in_label_unit
     figures = [f"{name} {shown(own)}"]

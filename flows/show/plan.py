@@ -19,6 +19,7 @@ from headway.flows.config.preflight import check_request
 from headway.flows.config.request import TrainingRequest
 from headway.flows.console.console import headed, plain_console, print_table
 from headway.flows.console.prefect_settings import names_no_server
+from headway.flows.run.running_retrains import RunningRetrain, read_running
 from headway.flows.show.first_times import data_times, model_times, with_times
 from headway.flows.windows.holds import shown_hold
 from headway.tasks.core.brief_context import brief_context
@@ -58,6 +59,8 @@ class Plan(BaseModel):
     memory_note: str = ""
     """Why nothing is known of memory."""
     expected_s: float | None
+    running: list[RunningRetrain] = []
+    """Retrains of it that go on on this machine."""
     held: Hold | None = None
     """Who lets no retrain of it begin; None: nobody."""
 
@@ -119,6 +122,7 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
         length=lines.length if sharded.num_rows is not None else _likely_length(pipeline, max_steps) or lines.length,
         rates=lines.rates,
         groups=list(rehearsal.groups) if rehearsal else [str(group) for group in training.optimizer.groups],
+        running=[each for each in read_running(context.workspace) if each.pipeline == pipeline.pipeline],
         held=shown_hold(context.workspace, pipeline.pipeline),
         start=trained.start,
         rehearsal=rehearsal,
@@ -216,6 +220,10 @@ def print_plan(plan: Plan) -> None:
     console.print(f"workspace  {plan.workspace}\n")
     if plan.held is not None:
         console.print(f"HELD         {plan.held}\n")
+    for retrain in plan.running:
+        step = "" if retrain.step is None else f", step {retrain.step:,}"
+        console.print(f"RUNNING      pid {retrain.pid} retrains it now: {retrain.stage or 'between two stages'}{step}.")
+        console.print("             Below is what another would do; `headway status` shows how this one does.\n")
     table = Table("stage", "would", "takes", "", box=None, padding=(0, 2))
     for stage in plan.stages:
         table.add_row(stage.stage, "be found" if stage.state == "found" else stage.state, _takes(stage), stage.detail)

@@ -58,6 +58,10 @@ class ModelStatus(BaseModel):
     """The newest version, if that is not the champion."""
     champion_since: str | None
     reason: str
+    rolled_back_from: str | None = None
+    """The version that was champion, where today's came back by a rollback; `reason` speaks of that one."""
+    challenger_reason: str = ""
+    """What the policy said of a challenger that is not champion."""
     waits: str | None = None
     """The version that waits for a person's approval."""
 
@@ -155,7 +159,11 @@ def _waiting(now: PipelineEvent) -> WaitingStatus:
 
 def _model(workspace: Workspace, name: str) -> ModelStatus:
     champion = refs.current(workspace, model_refs.alias_ref(name, "champion"))
+    before = None
+    if champion is not None and model_refs.champion_detail(name, champion).how == "rollback":
+        before = refs.history(workspace, model_refs.alias_ref(name, "champion"))[-2].target
     challenger = model_refs.alias_entry(workspace, name, "challenger")
+    decided = None if challenger is None else next(decisions.decisions(workspace, name, challenger.target), None)
     return ModelStatus(
         model=name,
         # A registration that has a number in several stores is one version.
@@ -164,6 +172,8 @@ def _model(workspace: Workspace, name: str) -> ModelStatus:
         challenger=None if challenger is None else model_refs.version_of(workspace, name, challenger.target),
         champion_since=None if champion is None else champion.moved_at,
         reason="" if champion is None else champion.reason,
+        rolled_back_from=None if before is None else model_refs.version_of(workspace, name, before),
+        challenger_reason="" if decided is None else decided.decision.reason,
         waits=decisions.awaiting(workspace, name),
     )
 
@@ -389,8 +399,14 @@ def _model_facts(model: ModelStatus) -> dict[str, str]:
     # There is none beside a champion that is the newest version, which goes without saying.
     missing = "none" if model.champion is None else ""
     challenger = missing if model.challenger is None else f"v{model.challenger}"
+    if model.challenger is not None and model.challenger_reason:
+        challenger += f": {model.challenger_reason}"
     waits = "" if model.waits is None else f"v{model.waits}, for `headway promote` or `headway refuse`"
-    return {"champion": champion, "why": model.reason, "challenger": challenger, "waits": waits}
+    why = "why"
+    if model.rolled_back_from is not None:
+        champion += f", rolled back to from v{model.rolled_back_from}"
+        why = f"why not v{model.rolled_back_from}"
+    return {"champion": champion, why: model.reason, "challenger": challenger, "waits": waits}
 
 
 def _failure_facts(failure: FailedRetrain, finished: str) -> dict[str, str]:

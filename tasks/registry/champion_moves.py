@@ -120,6 +120,23 @@ def _follow(versions: ModelVersions, target: Link) -> None:
     sync_mlflow_aliases(versions, take_over=True)
 
 
+def _no_way_back(workspace: Workspace, model: str, history: list[RefEntry]) -> ConfigError:
+    """With the champions that were rolled back from: the newest is most likely what is looked for."""
+    now = history[-1].target
+    later = {entry.target: model_refs.champion_detail(model, entry).version for entry in history if entry.target != now}
+    if not later:
+        what, advice = "today's is its first.", "`headway promote MODEL VERSION` makes another version champion."
+    else:
+        names, newest = ", ".join(later.values()), list(later.values())[-1]
+        what = f"{'version' if len(later) == 1 else 'versions'} {names} came later, and was rolled back from."
+        advice = f"`headway promote {model} {newest} --why WHY` makes version {newest} champion again."
+    return ConfigError(
+        f"model {model!r} has no champion before today's: {what}",
+        where=workspace.uri,
+        advice=f"{advice} `headway history` has all of them.",
+    )
+
+
 def rollback_target(workspace: Workspace, model: str, version: str = "") -> tuple[RefEntry, Link]:
     """Today's champion, and the one to go back to.
 
@@ -147,7 +164,5 @@ def rollback_target(workspace: Workspace, model: str, version: str = "") -> tupl
         return now, target
     before = model_refs.previous_champion(model, history)
     if before is None:
-        raise ConfigError(
-            f"model {model!r} had no champion before today's.", where=workspace.uri, advice="See `headway history`."
-        )
+        raise _no_way_back(workspace, model, history)
     return now, before

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from headway.data_contracts.store.documents import EvaluationReport, Interval
 from headway.data_contracts.store.plain_text import markdown, markdown_table
 from headway.data_contracts.types import report_text
+from headway.data_contracts.types.report_text import figure
 from headway.tasks.registry.promotion import versus_rival
 from headway.training.evaluation.measures import IN_LABEL_UNIT
 
@@ -38,14 +39,6 @@ class ReportContext:
 
 def _moment(unix_s: float) -> str:
     return f"{report_text.moment(unix_s)} UTC"
-
-
-def figure(number: float) -> str:
-    """Short enough for a table: squares of prices have ten digits before the point."""
-    size = abs(number)
-    if size < 1000:
-        return f"{number:.4f}"
-    return f"{number:,.1f}" if size < 1e5 else f"{number:,.0f}" if size < 1e9 else f"{number:.4g}"
 
 
 def shown(interval: Interval) -> str:

@@ -21,10 +21,10 @@ from headway.data_contracts.store.documents import (
 from headway.data_contracts.store.errors import HeadwayError, RegistryError
 from headway.data_contracts.store.plain_text import code, markdown, markdown_table
 from headway.data_contracts.store.publication import Workspace
-from headway.data_contracts.types.report_text import count, moment
+from headway.data_contracts.types.report_text import count, figure, moment
 from headway.tasks.registry import decisions, model_refs
 from headway.tasks.registry.decisions import RecordedDecision
-from headway.tasks.registry.evaluation_report import figure, leaderboard_table, shown, slice_table
+from headway.tasks.registry.evaluation_report import leaderboard_table, shown, slice_table
 from headway.tasks.registry.model_versions import ModelVersions, lineage
 from headway.tasks.rows.slices import OTHERS
 
@@ -180,7 +180,7 @@ def _data(workspace: Workspace, run: RunSpec, receipt: ContractReceipt, report: 
         ("contract", f"{receipt.contract_name} {receipt.contract_version}, {'passed' if receipt.passed else 'failed'}"),
         ("source", f"{source.format}, {count(len(source.files), 'file')}, {source.size_bytes / 1e6:,.1f} MB"),
         ("rows", f"{receipt.num_rows:,} accepted, {receipt.num_quarantined:,} left out"),
-        *((f"split {split}", f"{shards.num_rows(split):,} packed rows") for split in splits),
+        *((f"split {split}", count(shards.num_rows(split), "encoded row")) for split in splits),
         *((f"newest row, {each.rule_id}", _moment(each.unix_s)) for each in receipt.freshness),
         ("examples evaluated", f"{report.num_examples:,}, digest {report.examples_sha256[:12]}"),
     ]

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import shlex
 import shutil
 import uuid
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import yaml
 
 from headway.data_contracts.store.digests import sha256_file
-from headway.data_contracts.store.documents import Registration, StoredFile
+from headway.data_contracts.store.documents import Link, Registration, StoredFile
 from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.candidate import Candidate
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import run_stepless
 from headway.tasks.core.run_result import checkpoint_here
-from headway.tasks.registry import mlflow_store
+from headway.tasks.registry import mlflow_store, model_refs
 from headway.training.checkpoint.layout import run_folder
 from headway.training.graph_check import check
 from headway.training.launch.base.gang import LaunchSpec
@@ -27,6 +32,8 @@ SERVED_BY = Path(__file__).with_name("served_graph.py")
 GRAPH_CHECK = Path(check.__file__).parent
 """The package that `served_graph` imports."""
 REQUIRED = ("mlflow", "numpy", "torch")
+IN_A_VERSION = re.compile(r"(?P<folder>models/[^/]+/[^/]+)/(?P<file>.+)")
+"""The path of a registered file."""
 ARTIFACTS, CODE = "artifacts", "code"
 """Where MLflow's `pyfunc` puts a model's files, and packages that it imports."""
 
@@ -53,6 +60,33 @@ def registered_graph(registration: Registration) -> StoredFile:
         if file.path.endswith(f"/{ARTIFACTS}/{GRAPH}"):
             return file
     raise IntegrityError("no graph is registered.", where=registration.link.short)
+
+
+@contextlib.contextmanager
+def naming_the_copy(workspace: Workspace, model: str, version: str, registration: Link) -> Iterator[None]:
+    """Where a registered file is gone or altered, add the command that brings it back: MLflow has a copy of its own.
+
+    A retrain makes again what the newest version stands on, and no other's.
+    """
+    try:
+        yield
+    except IntegrityError as error:
+        found = IN_A_VERSION.fullmatch(error.where)
+        if found is None or error.advice or not workspace.is_local:
+            raise
+        entry = model_refs.last_entry(workspace, model, registration)
+        store = "" if entry is None else model_refs.version_detail(model, entry).tracking_uri
+        # Another store's URI may hold a password.
+        uri = "" if store else f"MLFLOW_TRACKING_URI={shlex.quote(mlflow_store.default_tracking_uri(workspace))} "
+        where = " with MLFLOW_TRACKING_URI of the store that it was registered in" if store else ""
+        wanted = shlex.quote(f"models:/{model}/{version}/{found['file']}")
+        folder = shlex.quote(str(workspace.local_path(found["folder"])))
+        raise IntegrityError(
+            error.what,
+            where=error.where,
+            advice=f"MLflow's own copy brings it back{where}: `{uri}mlflow artifacts download "
+            f"--artifact-uri {wanted} --dst-path {folder}`. Its digest is checked when it is read.",
+        ) from error
 
 
 def save_model(exported: Path, lineage: dict[str, str], target: Path) -> None:

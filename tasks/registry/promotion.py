@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from headway.data_contracts.store.documents import EvaluationReport, Interval
+from headway.data_contracts.types.report_text import figure
 from headway.tasks.registry.promotion_decision import (
     APPROVAL,
     LIKELY_LEAK,
@@ -128,10 +129,10 @@ def versus_rival(report: EvaluationReport, margin: float = 0.0) -> PromotionChec
         value, own = math.sqrt(value), math.sqrt(own)
     needed = None if better else examples_needed(gain, margin, report.num_examples)
     if needed is None:
-        words = f"{'beats' if better else 'does not beat'} the {rival}'s {value:.4f}{required}"
+        words = f"{'beats' if better else 'does not beat'} the {rival}'s {figure(value)}{required}"
     else:
-        words = f"is better than the {rival}'s {value:.4f}, and not{required} beyond doubt"
-    figures = f"{first}{lead} {own:.4f} {words}: difference{of_difference} {_signed(difference)}"
+        words = f"is better than the {rival}'s {figure(value)}, and not{required} beyond doubt"
+    figures = f"{first}{lead} {figure(own)} {words}: difference{of_difference} {_signed(difference)}"
     return PromotionCheck(
         name=name,
         status="passed" if better else "failed",
@@ -167,7 +168,11 @@ def _gain(difference: Interval, greater_is_better: bool) -> Interval:
 
 
 def _signed(interval: Interval) -> str:
-    return f"{interval.value:+.4f} [{interval.low:+.4f}, {interval.high:+.4f}]"
+    value, low, high = (
+        f"{'-' if math.copysign(1, each) < 0 else '+'}{figure(abs(each))}"
+        for each in (interval.value, interval.low, interval.high)
+    )
+    return f"{value} [{low}, {high}]"
 
 
 def _floors(floors: Mapping[str, float], report: EvaluationReport) -> Iterator[PromotionCheck]:
@@ -187,7 +192,7 @@ def _floors(floors: Mapping[str, float], report: EvaluationReport) -> Iterator[P
         yield PromotionCheck(
             name=name,
             status="passed" if held else "failed",
-            detail=f"{metric} {found.value:.4f} [{found.low:.4f}, {found.high:.4f}] {words}",
+            detail=f"{metric} {figure(found.value)} [{figure(found.low)}, {figure(found.high)}] {words}",
             value=worst,
             limit=limit,
         )

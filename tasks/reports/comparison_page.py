@@ -8,7 +8,7 @@ from headway.data_contracts.report.page import banner, definitions, folded, page
 from headway.data_contracts.report.plots import Axis, Plot, figure, pictures
 from headway.data_contracts.store.plain_text import html
 from headway.data_contracts.types import report_text
-from headway.tasks.registry.evaluation_report import figure as shown_figure
+from headway.data_contracts.types.report_text import figure as shown_figure
 from headway.tasks.registry.evaluation_report import shown, words
 from headway.tasks.reports.comparison import Comparison
 from headway.tasks.reports.evidence import TrainingCurve

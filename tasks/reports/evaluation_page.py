@@ -11,12 +11,12 @@ from headway.data_contracts.report.page import banner, definitions, folded, page
 from headway.data_contracts.store.documents import EvaluationReport
 from headway.data_contracts.store.plain_text import html
 from headway.data_contracts.types import report_text
+from headway.data_contracts.types.report_text import figure
 from headway.tasks.registry.evaluation_report import (
     INEXACT,
     OWN,
     ReportContext,
     difference_title,
-    figure,
     headline,
     lead_metric,
     lead_value,

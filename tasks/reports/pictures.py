@@ -12,7 +12,7 @@ from headway.data_contracts.report.plots import Axis, Plot, Scale, colour, figur
 from headway.data_contracts.store.documents import ClassFigures, EvaluationReport, Interval, NumberFigures
 from headway.data_contracts.store.plain_text import html
 from headway.data_contracts.types import report_text
-from headway.tasks.registry.evaluation_report import figure as shown_figure
+from headway.data_contracts.types.report_text import figure as shown_figure
 from headway.tasks.registry.evaluation_report import shown, words
 from headway.tasks.reports.evidence import TrainingCurve
 from headway.training.evaluation.class_figures import curve_classes, curve_examples, curve_of

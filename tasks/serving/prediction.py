@@ -21,8 +21,9 @@ from headway.data_contracts.store.documents import FittedState, Json, Registrati
 from headway.data_contracts.store.errors import ConfigError, DataError, IntegrityError, shortened
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.notebook_card import notebook_card
+from headway.data_contracts.types.report_text import count
 from headway.tasks.registry import model_refs
-from headway.tasks.registry.model_export import ARTIFACTS, registered_graph
+from headway.tasks.registry.model_export import ARTIFACTS, naming_the_copy, registered_graph
 from headway.tasks.serving.exported_model import ADVICE, exported_file, parse_model_config, read_exported
 from headway.tasks.serving.rows_to_predict import ROWS, as_table, rows_with_all_values, with_fitted_types
 from headway.training.config.encoder_specs import ENCODER_SPEC, BytePairSpec, EncoderSpec, TabularEncoderSpec
@@ -66,7 +67,7 @@ class ModelVersion(NamedTuple):
     """Digest of its registration, and by that of every file that it stands on."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class TableModel:
     """A model of table rows."""
 
@@ -83,6 +84,11 @@ class TableModel:
     """In the order of the outputs; none where a number is predicted."""
     fitted_types: Mapping[str, pa.DataType]
     """By name, of the columns that the encoder reads."""
+
+    def __repr__(self) -> str:
+        """One line: a graph's own fills twenty."""
+        answers = f"a class of {len(self.classes):,}" if self.classes else "a number"
+        return f"<TableModel {_name(self.version)}: {count(len(self.fitted_types), 'column')} to {answers}>"
 
     def _repr_html_(self) -> str:
         """For a notebook."""
@@ -206,9 +212,9 @@ class TableModel:
         if on_missing not in get_args(OnMissing):
             raise ConfigError(f"on_missing is 'refuse' or 'null', not {on_missing!r}.", where="predict")
         table, row_numbers = self._numbered(rows, first_row)
-        if on_missing == "refuse" or self.encoder.fills_missing:
+        if on_missing == "refuse" or not self.encoder.required:
             return self._predicted(table, row_numbers)
-        whole = rows_with_all_values(table, self.encoder.never_missing)
+        whole = rows_with_all_values(table, self.encoder.required)
         places = pa.array(np.cumsum(whole) - 1, mask=~whole)
         return self._predicted(table.filter(pa.array(whole)), row_numbers[whole]).take(places)
 
@@ -224,7 +230,7 @@ class TableModel:
         return pa.table({"prediction": likeliest, **named})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class TextModel:
     """A language model over byte-pair tokens."""
 
@@ -242,6 +248,11 @@ class TextModel:
     """The bytes that each token stands for, by token id; none of markers, and of ids that the fit left unused."""
     version: ModelVersion
     """Which model it is."""
+
+    def __repr__(self) -> str:
+        """One line: a graph's own fills twenty."""
+        tokens = f"{len(self.vocabulary):,} tokens, context {self.context_tokens:,}"
+        return f"<TextModel {_name(self.version)}: {tokens}>"
 
     def _repr_html_(self) -> str:
         """For a notebook."""
@@ -284,9 +295,13 @@ def _unfit(what: str) -> IntegrityError:
     return IntegrityError(f"the graph does not belong to the encoder: {what}.", where=GRAPH, advice=ADVICE)
 
 
+def _name(version: ModelVersion) -> str:
+    return f"{version.name} version {version.version}"
+
+
 def _card(version: ModelVersion, facts: Mapping[str, str]) -> str:
     digest = {"registration": version.sha256}
-    return notebook_card(f"{version.name} version {version.version}", facts={**facts, **digest})
+    return notebook_card(_name(version), facts={**facts, **digest})
 
 
 def block_of(batch: pa.RecordBatch, row_numbers: NDArray[np.int64]) -> SourceBlock:
@@ -306,7 +321,7 @@ def load_table_model(workspace: Workspace, model_uri: str) -> TableModel:
         ModelVersion(name, version, registration.sha256),
         table,
         fitted.statistics,
-        graph=graph_model(workspace, registered_graph(registration)),
+        graph=_graph(workspace, name, version, registration),
         recipe=_built_in_recipe(workspace, run),
     )
 
@@ -360,8 +375,8 @@ def _table_model(
     learnt = table_statistics(spec, statistics)
     return TableModel(
         version=version,
-        # What is asked has no label.
-        encoder=TabularEncoder(spec.model_copy(update={"label": None}), statistics),
+        # What is asked has no label. The model never learnt what a gap means in a column that had none.
+        encoder=TabularEncoder(spec.model_copy(update={"label": None}), statistics, only_known_gaps=True),
         graph=graph,
         recipe=recipe,
         classes=classes_of(spec, statistics),
@@ -392,13 +407,18 @@ def load_text_model(workspace: Workspace, model_uri: str) -> TextModel:
     known = token_bytes(tokenizer)
     return TextModel(
         encoder=BytePairEncoder(spec, tokenizer),
-        graph=graph_model(workspace, registered_graph(registration)),
+        graph=_graph(workspace, name, version, registration),
         recipe=recipe,
         column=spec.column,
         context_tokens=spec.sequence_tokens,
         vocabulary=(*known, *[b""] * (spec.vocab_size - len(known))),
         version=ModelVersion(name, version, registration.sha256),
     )
+
+
+def _graph(workspace: Workspace, name: str, version: str, registration: Registration) -> nn.Module:
+    with naming_the_copy(workspace, name, version, registration.link):
+        return graph_model(workspace, registered_graph(registration))
 
 
 class _StandsOn(NamedTuple):

@@ -71,7 +71,7 @@ def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged
         (("promote", "tiny", "1", "--why", " "), 2, "needs a reason"),
         (("promote", "tiny", "1", "--why", "x", "--override", " "), 2, "against the policy needs a reason"),
         (("promote", "tiny", "1", "--why", "x"), 2, "version 1 is the champion"),
-        (("rollback", "tiny", "--why", "x"), 2, "had no champion before today's"),
+        (("rollback", "tiny", "--why", "x"), 2, "no champion before today's: today's is its first"),
         (("history", "tinny"), 2, "no model 'tinny'"),
     ],
 )

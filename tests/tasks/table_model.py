@@ -13,6 +13,7 @@ from headway.training.config.encoder_specs import TabularEncoderSpec
 from headway.training.data.encode.tabular import TabularEncoder
 
 STATISTICS = {
+    "num_rows": 2,
     "numeric": [{"column": "age", "num_values": 2, "mean": 0.0, "deviation": 1.0}],
     "categorical": [{"column": "grade", "values": [1, 2, 3]}, {"column": "plan", "values": ["basic", "pro"]}],
     "label": None,
@@ -21,11 +22,17 @@ TYPES = {"age": pa.float64(), "grade": pa.int64(), "plan": pa.string()}
 COLUMNS = {"age": [30, 40], "grade": [1, 3], "plan": ["pro", "basic"]}
 
 
-def table_model(missing: str = "refuse", graph: nn.Module | None = None, classes: tuple[str, ...] = ()) -> TableModel:
-    """Answers with the age."""
+def table_model(
+    missing: str = "refuse", graph: nn.Module | None = None, classes: tuple[str, ...] = (), num_gaps: int = 0
+) -> TableModel:
+    """Answers with the age.
+
+    Args:
+        num_gaps: rows of training that had no age.
+    """
     spec = TabularEncoderSpec(numeric=("age",), categorical=("grade", "plan"), missing=missing)  # type: ignore[arg-type]
     recipe: Any = SimpleNamespace(inputs=lambda columns: columns["numeric"])
-    encoder = TabularEncoder(spec, STATISTICS)
+    encoder = TabularEncoder(spec, STATISTICS | {"num_rows": 2 + num_gaps}, only_known_gaps=True)
     return TableModel(
         version=ModelVersion("toy", "1", "0" * 64),
         encoder=encoder,

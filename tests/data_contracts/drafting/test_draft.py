@@ -44,6 +44,13 @@ def test_a_range_has_its_margin_and_says_what_was_seen() -> None:
     assert "18 to 90 were seen" in text
 
 
+def test_years_are_not_grouped_by_thousands_and_one_length_is_no_range() -> None:
+    text = draft({"built": list(range(1890, 2024)) * 3, "area": [1000 * n for n in range(402)]})
+    assert "1890 to 2023 were seen" in text and "0 to 401,000 were seen" in text
+    rows = [f"{chr(97 + n % 26)} {chr(97 + n // 26)} no shape"[:10] for n in range(402)]
+    assert " 10 characters were seen" in draft({"note": rows}) and "10 to 10" not in draft({"note": rows})
+
+
 def test_few_values_become_a_set_and_machine_made_texts_a_pattern() -> None:
     columns = contract({"country": ["DE", "FR"] * 200, "digest": [f"{n:064x}" for n in range(400)]}).columns
     assert columns["country"].one_of == ("DE", "FR")

@@ -68,3 +68,10 @@ def test_the_quarantine_limit_is_inclusive(num_quarantined: int, passed: bool) -
 @pytest.mark.parametrize(("num_different", "passed"), [(0, True), (1, False), (None, False)])
 def test_rows_must_be_the_snapshots(num_different: int | None, passed: bool) -> None:
     assert snapshot_verdict(num_different, 10).passed is passed
+
+
+def test_one_file_is_no_plural() -> None:
+    assert (snapshot_verdict(0, 1).observed, snapshot_verdict(0, 2).observed) == (
+        "the file agrees",
+        "all 2 files agree",
+    )

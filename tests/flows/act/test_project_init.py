@@ -14,6 +14,7 @@ from headway.flows.act.contract_init import NewFiles
 from headway.flows.act.pipeline_draft import heldout_fraction
 from headway.flows.config.first_step import check_first_step
 from headway.flows.config.pipeline_spec import load_pipeline
+from headway.flows.config.profiles import load_profile
 from tests.flows.act.conftest import Headway
 from tests.flows.act.orders import orders
 
@@ -48,6 +49,8 @@ def test_a_new_project_holds_all_it_takes_and_its_data_keep_its_contract(headway
         *("deployments/recipes/__init__.py", "deployments/recipes/network.py"),
         *(f"deployments/.headway/{kind}.schema.json" for kind in ("pipeline", "contract", "profiles")),
     }
+    project, _ = load_profile(tmp_path / "demo", "production")
+    assert project == "demo", "two projects of one name would remove each other's deployments"
     assert str(tmp_path) not in "".join(path.read_text() for path in (tmp_path / "demo").rglob("*") if path.is_file())
     (tmp_path / "demo").rename(tmp_path / "elsewhere")
     checked = headway("contract", "check", "elsewhere/deployments/demo.pipeline.yaml")

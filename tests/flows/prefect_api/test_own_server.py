@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
 from headway.flows.prefect_api import ephemeral_server
 from headway.flows.prefect_api.serve import ServerProcess
 from headway.flows.show.doctor import prefect_finding
@@ -210,6 +210,23 @@ def test_whatever_a_server_answers_to_a_deployment_or_a_trigger_is_its_problem(
                 assert problem.where == url
             else:
                 assert lie in ("no object", "nothing", "an object of nothing", "null")
+
+
+def test_a_block_that_is_not_there_is_refused_with_what_to_do_instead(
+    served: Callable[[Callable[[BaseHTTPRequestHandler], None]], str],
+) -> None:
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    from headway.flows.prefect_api.client import connected
+
+    url = serve_lies(served, LIES["an object of nothing"], 404)
+    with (
+        temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: None}),
+        connected() as server,
+        pytest.raises(ConfigError, match="has no block 'slack-webhook/ops'") as refused,
+    ):
+        server.notification_block("slack-webhook/ops")
+    assert "`notify: none`" in refused.value.advice
 
 
 def test_a_server_whose_list_never_ends_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

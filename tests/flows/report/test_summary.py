@@ -7,7 +7,7 @@ import io
 import pytest
 
 from headway.flows.report.summary import RetrainSummary, champion_outcome, markdown
-from headway.flows.report.terminal import Terminal, time_line
+from headway.flows.report.terminal import Terminal, comparison_line, time_line
 
 
 def summary(*, is_champion: bool, champion_version: str | None) -> RetrainSummary:
@@ -81,3 +81,20 @@ def test_no_line_of_the_terminal_ends_in_blanks() -> None:
     lines = stream.getvalue().splitlines()
     assert "  time       10.0 s: launch 90%, train.data 10%" in lines
     assert all(line == line.rstrip() for line in lines)
+
+
+def test_a_first_version_that_did_not_win_says_what_to_try_next_and_another_does_not() -> None:
+    stream = io.StringIO()
+    Terminal(stream).summary(summary(is_champion=False, champion_version=None))
+    assert "no champion yet" in stream.getvalue() and "then retrain nightly" in " ".join(stream.getvalue().split())
+    for champion_version in ("1", "2"):
+        stream = io.StringIO()
+        Terminal(stream).summary(summary(is_champion=champion_version == "2", champion_version=champion_version))
+        assert "  next" not in stream.getvalue()
+
+
+def test_large_figures_are_written_as_in_the_leaderboard() -> None:
+    priced = summary(is_champion=True, champion_version="4").model_copy(
+        update={"metric": "mean_squared_error", "value": 3409.5484, "low": 2500.25, "high": 4300.5}
+    )
+    assert "mean_squared_error 3,409.5 [2,500.2, 4,300.5]" in comparison_line(priced)

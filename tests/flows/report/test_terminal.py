@@ -49,3 +49,9 @@ def test_ranks_that_share_one_machine_are_said_to_be_slow_once_at_the_end_and_th
     assert first == "slow       3 times a rank kept others of its machine waiting" and made.startswith("launch")
     terminal({**slow, "one_host": False})
     assert stream.getvalue().splitlines()[2:] == ["slow       rank 1 on a is slow: ..."]
+
+
+def test_a_stage_that_another_process_is_at_has_not_failed() -> None:
+    ended = {"event": "stage.launch", "duration_s": 0.0}
+    assert notice_line({**ended, "outcome": "RunBusy"}) == "launch     busy       0.00 s"
+    assert notice_line({**ended, "outcome": "TrainingFailed"}) == "launch     FAILED     0.00 s"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import tempfile
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from headway.data_contracts.suites import contract_file
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.flows.config.pipeline_spec import load_pipeline
 from headway.flows.config.request import RetrainRequest
+from headway.flows.run.running_retrains import start_ticks
 from headway.flows.show.plan import Plan, make_plan, print_plan
 from headway.tasks.rows.fitted_refs import detail_of, fitted_ref
 
@@ -222,3 +226,19 @@ def test_a_plan_reads_the_contract_once(project: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(contract_file, "read_contract_text", lambda path: (read.append(path), real(path))[1])
     plan(project)
     assert len(read) == 1
+
+
+def test_a_retrain_that_runs_now_is_named_before_what_another_would_do(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep_snapshot(project)
+    begin = {"event": "flow.begin", "unix_s": 1.0, "flow_run": "f", "host": socket.gethostname()}
+    process = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
+    for pipeline in ("tiny", "other"):
+        spool = Workspace(str(project / "workspace")).local_path(f"ledger/{pipeline}/flow.jsonl")
+        spool.parent.mkdir(parents=True)
+        spool.write_text(json.dumps({**begin, **process, "pipeline": pipeline}, separators=(",", ":")) + "\n")
+    made = plan(project)
+    assert [each.pipeline for each in made.running] == ["tiny"]
+    print_plan(made)
+    assert f"pid {os.getpid()} retrains it now" in capsys.readouterr().out

@@ -94,6 +94,10 @@ def test_no_challenger_beside_a_champion_is_no_line_and_a_run_tells_its_newest_c
     assert ["step", "1,000,", "3", "checkpoints,", "the", "newest", "of", "step", "800"] in lines
     beaten = won.model_copy(update={"challenger": "2"})
     assert "  challenger  v2" in shown(Status(workspace="/workspace", models=[beaten], runs=[]))
+    back = won.model_copy(update={"rolled_back_from": "2", "challenger": "2", "challenger_reason": "is worse"})
+    lines = shown(Status(workspace="/workspace", models=[back], runs=[]))
+    assert "  champion    v1 since 2025-01-31, rolled back to from v2" in lines
+    assert "  why not v2  first" in lines and "  challenger  v2: is worse" in lines
     unbegun = run.model_copy(update={"step": None, "num_checkpoints": 0, "checkpoint_step": None})
     assert "  step      none yet, 0 checkpoints" in shown(Status(workspace="/workspace", models=[], runs=[unbegun]))
 

@@ -11,6 +11,7 @@ from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import EvaluationReport, Interval, Link
 from headway.data_contracts.store.errors import ConfigError, PromotionRefused, RefConflict
 from headway.flows.show.champion_history import read_history
+from headway.flows.show.status import read_status
 from headway.tasks.core.context import RunContext
 from headway.tasks.registry import (
     champion,
@@ -152,6 +153,16 @@ def test_a_report_that_judges_against_a_former_champion_does_not_promote_by_hand
     assert champion_of(versions.context.workspace).target == first
 
 
+def test_the_status_says_why_a_challenger_is_not_champion(versions, settle) -> None:
+    first = settle(1)
+    settle(2, first, better=False)
+    (model,) = read_status(versions.context.workspace.uri).models
+    assert (model.champion, model.challenger) == ("1", "2") and "champion" in model.challenger_reason
+    settle(3, first)
+    (model,) = read_status(versions.context.workspace.uri).models
+    assert (model.champion, model.challenger_reason) == ("3", "")
+
+
 def test_the_champion_is_not_promoted_again(versions, settle) -> None:
     first = settle(1)
     with pytest.raises(ConfigError, match="version 1 is the champion of 'tiny' already"):
@@ -166,11 +177,14 @@ def test_rollbacks_go_further_back_each_time_and_never_to_what_was_rolled_back_f
     assert champion_of(workspace).target == three
     back(versions)
     assert champion_of(workspace).target == two
+    (model,) = read_status(workspace.uri).models
+    assert (model.champion, model.rolled_back_from, model.reason) == ("2", "3", "it was slow")
     assert mlflow_store.alias_version(versions.client, MODEL, "champion") == "2"
     back(versions)
     assert champion_of(workspace).target == one
-    with pytest.raises(ConfigError, match="had no champion before today's"):
+    with pytest.raises(ConfigError, match="no champion before today's: versions 2, 3 came later") as refused:
         back(versions)
+    assert "`headway promote tiny 3 --why WHY`" in refused.value.advice
     assert lines(workspace) == [
         *(("promoted", None, "1"), ("promoted", "1", "2"), ("promoted", "2", "3")),
         *(("rolled back", "3", "2"), ("rolled back", "2", "1")),

@@ -112,7 +112,15 @@ def test_a_row_with_a_missing_number_is_null_on_request_and_the_others_are_predi
 def test_a_missing_number_that_the_encoder_fills_is_predicted_in_either_way() -> None:
     rows = {**COLUMNS, "age": [None, 40]}
     for asked in ("refuse", "null"):
-        assert model("mean").predict(rows, on_missing=asked)["prediction"].to_pylist() == [0, 40]  # type: ignore[arg-type]
+        made = model("mean", num_gaps=1).predict(rows, on_missing=asked)  # type: ignore[arg-type]
+        assert made["prediction"].to_pylist() == [0, 40]
+
+
+def test_a_missing_number_of_a_column_without_gaps_in_training_is_refused_though_others_had_some() -> None:
+    rows = {**COLUMNS, "age": [30, None]}
+    with pytest.raises(DataError, match="column 'age' is null or NaN in row 1"):
+        model("mean").predict(rows)
+    assert model("mean").predict(rows, on_missing="null")["prediction"].to_pylist() == [30, None]
 
 
 def test_a_number_that_the_model_cannot_hold_is_refused() -> None:
@@ -216,3 +224,8 @@ def test_a_missing_time_is_refused_answered_with_null_or_no_time_at_all() -> Non
         model_of_times().predict(rows)
     assert model_of_times().predict(rows, on_missing="null")["prediction"].to_pylist() == [-1.0, None]
     assert model_of_times("mean").predict(rows)["prediction"].to_pylist() == [-1.0, 0.0]
+
+
+def test_a_model_is_one_line_where_it_is_printed() -> None:
+    assert repr(model()) == "<TableModel toy version 1: 3 columns to a number>"
+    assert repr(model(classes=("stay", "leave"))) == "<TableModel toy version 1: 3 columns to a class of 2>"

@@ -57,6 +57,8 @@ class TableStatistics(Frozen):
     categorical: tuple[ValueStatistics, ...]
     label: NumberStatistics | ValueStatistics | None
     times: tuple[TimeStatistics, ...] = ()
+    num_rows: int | None = None
+    """That it was learnt from; None of what was fitted before they were counted."""
 
     @property
     def label_values(self) -> tuple[int, ...] | tuple[str, ...]:

@@ -76,8 +76,10 @@ class TabularFit:
         self._moments = {name: Moments(name) for name in numeric}
         self._categories = {name: Categories(name) for name in categorical}
         self._times = {name: TimeFit(name) for name in spec.times}
+        self._num_rows = 0
 
     def add(self, block: SourceBlock) -> None:
+        self._num_rows += block.batch.num_rows
         for name, moments in self._moments.items():
             may_be_missing = self._spec.missing == "mean" and name != self._spec.label
             moments.add(block, numbers(block, name, may_be_missing=may_be_missing))
@@ -87,6 +89,7 @@ class TabularFit:
             times.add(block, may_be_missing=self._spec.missing == "mean")
 
     def merge(self, other: TabularFit) -> None:
+        self._num_rows += other._num_rows
         for name, moments in self._moments.items():
             moments.merge(other._moments[name])
         for name, categories in self._categories.items():
@@ -97,6 +100,8 @@ class TabularFit:
     def statistics(self) -> Json:
         spec = self._spec
         return {
+            # Beside a column's `num_values` it tells whether the column had gaps.
+            "num_rows": self._num_rows,
             "numeric": [self._moments[name].statistics() for name in spec.numeric],
             "categorical": [
                 {"column": name, "values": self._categories[name].values(spec.max_categories)}
@@ -152,34 +157,29 @@ class TabularEncoder:
 
     Args:
         statistics: what `TabularFit` learnt.
+        only_known_gaps: refuse a missing value in a column that had no gap in training, where `missing` is `mean`.
 
     Raises:
         IntegrityError: they are none of this spec's.
     """
 
-    def __init__(self, spec: TabularEncoderSpec, statistics: Json) -> None:
+    def __init__(self, spec: TabularEncoderSpec, statistics: Json, *, only_known_gaps: bool = False) -> None:
         self._spec = spec
         learnt = table_statistics(spec, statistics)
         self._means = [column.mean for column in learnt.numeric]
         # A constant column has no deviation; 1 leaves it at zero after the mean is taken off.
         self._scales = [column.deviation or 1.0 for column in learnt.numeric]
-        self._times = [TimeParts(column, fills_missing=spec.missing == "mean") for column in learnt.times]
         self._lookups = [Lookup(column.column, column.values) for column in learnt.categorical]
         self._label = ClassLabel(spec.label or "", learnt.label_values) if spec.predicts_class else None
         self.num_classes = self._label.num_classes if self._label else 0
         self.numeric = numeric_names(learnt)
         """What stands in the block of numbers, in its order."""
         self.columns = tuple(self._columns())
-
-    @property
-    def never_missing(self) -> tuple[str, ...]:
-        """Columns in which a row has a value, unless missing ones are filled."""
-        return (*self._spec.numeric, *self._spec.times)
-
-    @property
-    def fills_missing(self) -> bool:
-        """Whether a missing number or time is taken: as the mean of training, and as no time at all."""
-        return self._spec.missing == "mean"
+        num_rows = learnt.num_rows if only_known_gaps else None
+        whole = [column.column for column in (*learnt.numeric, *learnt.times) if column.num_values == num_rows]
+        self.required = tuple(whole) if spec.missing == "mean" else (*spec.numeric, *spec.times)
+        """Columns of numbers and times in which none may be missing."""
+        self._times = [TimeParts(each, fills_missing=each.column not in self.required) for each in learnt.times]
 
     def stream(self, seed: int) -> RowByRow:
         return RowByRow(self.encode)
@@ -215,8 +215,8 @@ class TabularEncoder:
 
     def _numeric(self, block: SourceBlock) -> NDArray[np.float32]:
         made: NDArray[np.float32] = np.empty((block.batch.num_rows, len(self._spec.numeric)), dtype=np.float32)
-        may_be_missing = self._spec.missing == "mean"
         for place, name in enumerate(self._spec.numeric):
+            may_be_missing = name not in self.required
             values = numbers(block, name, may_be_missing=may_be_missing, fitted="numbers")
             if may_be_missing and np.isnan(values).any():
                 # The mean of training, not of this batch: a row's bytes must not depend on its neighbours.

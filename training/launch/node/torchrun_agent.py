@@ -212,6 +212,11 @@ def main(arguments: Sequence[str]) -> int:
         torch.distributed.run.main(list(arguments))
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
+    except starting.SignalException as end:
+        # As its guard asked: a traceback would read as a failure, and end what `headway logs` shows.
+        name = signal.Signals(end.sigval).name
+        print(f"headway: {name} came, so the agent has ended its ranks and ends.", file=sys.stderr)
+        return 1
     except BaseException:
         traceback.print_exc()
         return 1

@@ -129,6 +129,27 @@ def test_a_signal_to_a_rank_that_is_being_made_ends_it_and_is_not_taken_for_the_
     assert told == f"{-signal.SIGTERM} False set()\n"
 
 
+def test_an_agent_that_is_told_to_end_says_so_in_a_line_and_without_a_traceback(tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    os.mkfifo(began)
+    (tmp_path / "facts.py").write_text(f"import signal; open({str(began)!r}, 'w').close(); signal.pause()")
+    agent = subprocess.Popen(
+        [
+            *(sys.executable, str(TORCHRUN_AGENT), *ALONE, "--nproc-per-node=1", "--redirects=3"),
+            *(f"--log-dir={tmp_path / 'logs'}", *MODULE),
+        ],
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"} | NOTHING_SHARED,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    began.read_text()  # returns when the rank has opened it
+    agent.terminate()
+    _, errors = agent.communicate(timeout=DEADLINE_S)
+    assert agent.returncode == 1
+    assert "headway: SIGTERM came, so the agent has ended its ranks and ends.\n" in errors
+    assert "Traceback" not in errors
+
+
 ENDS = {
     "well": ("print('well')", 0, ""),
     "stopped": ("import sys; sys.exit(75)", 75, ""),
