@@ -23,7 +23,7 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.pages import contract_page, evaluation_page
 from headway.tasks.registry import model_refs
 from headway.tasks.registry.champion import RegistrationOutcome
-from headway.tasks.registry.evaluation_report import figure, leaderboard, rooted
+from headway.tasks.registry.evaluation_report import leaderboard, rooted
 from headway.tasks.registry.model_card import card_path
 from headway.tasks.registry.track import SUMMARY
 from headway.training.evaluation.measures import IN_LABEL_UNIT

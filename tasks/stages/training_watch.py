@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headway.data_contracts.types.report_text import length
+from headway.data_contracts.types.report_text import figure, length
 from headway.tasks.core.artifacts import ProgressBar, artifact_key
 from headway.tasks.core.context import RunContext
-from headway.tasks.registry.evaluation_report import figure
 from headway.tasks.registry.track import SUMMARY
 from headway.training.config.shapes import TabularNumberShape
 from headway.training.launch.base.gang import leader_spools

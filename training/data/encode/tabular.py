@@ -176,7 +176,9 @@ class TabularEncoder:
         """What stands in the block of numbers, in its order."""
         self.columns = tuple(self._columns())
         num_rows = learnt.num_rows if only_known_gaps else None
-        whole = [column.column for column in (*learnt.numeric, *learnt.times) if column.num_values == num_rows]
+        counted = [*((each.column, each.num_values) for each in learnt.numeric)]
+        counted += [(each.column, each.num_values) for each in learnt.times]
+        whole = [column for column, num_values in counted if num_values == num_rows]
         self.required = tuple(whole) if spec.missing == "mean" else (*spec.numeric, *spec.times)
         """Columns of numbers and times in which none may be missing."""
         self._times = [TimeParts(each, fills_missing=each.column not in self.required) for each in learnt.times]
