@@ -70,7 +70,7 @@ def goodput(
     workspace: WorkspaceUri = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show what a run's device time was good for, over all its attempts. Also what each recovery took."""
+    """Show what a run's time was good for. Of all its attempts together, and what each recovery took."""
     from headway.flows.show.goodput import print_goodput, read_goodput
 
     emit(read_goodput(workspace, run), print_goodput, as_json=as_json)

@@ -32,9 +32,9 @@ from headway.data_contracts.store.regular_files import read_regular
 from headway.tasks.core.candidate import Candidate, read_candidate, require_files
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import gang_for
-from headway.tasks.core.label_unit import number_shape
 from headway.tasks.core.run_result import checkpoint_here
 from headway.tasks.retention.reachability import REPRODUCTIONS
+from headway.tasks.rows.label_unit import number_shape
 from headway.tasks.stages.launch import fetch_start, step_facts
 from headway.tasks.stages.scoring import run_evaluation
 from headway.tasks.stages.training_watch import TrainingWatch

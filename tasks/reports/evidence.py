@@ -13,7 +13,7 @@ from headway.data_contracts.store.documents import EvaluationReport, Frozen, Lin
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.candidate import Candidate
-from headway.tasks.core.label_unit import number_shape
+from headway.tasks.rows.label_unit import number_shape
 from headway.training.checkpoint.layout import run_folder
 from headway.training.config.shapes import TabularNumberShape
 from headway.training.evaluation.outputs import Outputs

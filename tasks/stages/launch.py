@@ -25,7 +25,6 @@ from headway.data_contracts.types.report_text import count
 from headway.tasks.core.checkpoint_carrier import CheckpointCarrier
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import gang_for, run_to_completion
-from headway.tasks.core.label_unit import number_shape
 from headway.tasks.core.outlook import Outlook, look_up, would_run
 from headway.tasks.core.run_result import checkpoint_here, final_checkpoint, result_files
 from headway.tasks.core.slow_ranks import showing_slow_ranks
@@ -36,6 +35,7 @@ from headway.tasks.ownership.lease_acquisition import ObservedLease
 from headway.tasks.ownership.run_lease import leased_run
 from headway.tasks.registry import model_refs
 from headway.tasks.registry.track import SeriesShipper
+from headway.tasks.rows.label_unit import number_shape
 from headway.tasks.stages.starting_point import ResolvedStart, record_start, resolve_start
 from headway.tasks.stages.training_watch import TrainingWatch
 from headway.training.checkpoint.layout import checkpoint_path, run_folder, step_of, stored_files

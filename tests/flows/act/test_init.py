@@ -190,6 +190,7 @@ def test_text_files_are_drafted_with_bytes_of_unknown_meaning_set_aside(headway:
     assert "300 rows in 301 files, 1 quarantined" in checked.out
 
 
+@pytest.mark.process
 def test_a_plan_reads_the_drafted_pipeline_of_a_table(headway: Headway, tmp_path: Path) -> None:
     write_partitions(tmp_path / "data")
     headway("contract", "init", "data", "--name", "orders")

@@ -212,7 +212,11 @@ def test_a_first_plan_of_a_table_says_how_long_and_how_much_before_anything_was_
         receipt=link,
         files=(),
         libraries={},
-        statistics={"numeric": [{}], "categorical": [], "label": {"values": [0, 1]}},
+        statistics={
+            "numeric": [{"column": "num_lines", "num_values": 3, "mean": 2.0, "deviation": 1.0}],
+            "categorical": [],
+            "label": {"column": "has_nul", "values": [0, 1]},
+        },
     )
     kept = workspace.publish_document(fitted)
     refs.move(workspace, fitted_ref("tiny"), kept, expected=None, reason="first", detail=detail_of(shards))

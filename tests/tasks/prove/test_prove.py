@@ -25,8 +25,8 @@ from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.prove.prove import ChainProof, _belong_together, _checkpoint, _receipt, _run
 from headway.training.checkpoint.layout import RESULT_NAME, run_folder
-from tests.tasks.conftest import Register, Verify, link
-from tests.tasks.forge import Forge
+from tests.tasks.conftest import Register, link
+from tests.tasks.forge import Forge, Verify
 from tests.tasks.past_work import Made, Maker
 
 

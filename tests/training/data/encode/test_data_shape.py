@@ -10,6 +10,7 @@ from headway.training.config.shapes import ImageShape, TabularNumberShape, Tabul
 from headway.training.data.encode.data_shape import data_shape
 
 LABEL = {"column": "y", "values": ["a", "b", "c"]}
+NUMBER = {"column": "a", "num_values": 4, "mean": 1.0, "deviation": 1.0}
 
 
 def test_each_kind_of_data_has_its_shape() -> None:
@@ -23,7 +24,7 @@ def test_each_kind_of_data_has_its_shape() -> None:
     assert data_shape(image, {"label": LABEL}) == ImageShape(channels=1, height=8, width=8, num_classes=3)
     tabular = {"kind": "tabular", "numeric": ["a"], "categorical": ["b", "c"], "label": "y"}
     categories = [{"column": "b", "values": [1, 2]}, {"column": "c", "values": ["x"]}]
-    assert data_shape(tabular, {"categorical": categories, "label": LABEL}) == TabularShape(
+    assert data_shape(tabular, {"numeric": [NUMBER], "categorical": categories, "label": LABEL}) == TabularShape(
         num_numeric=1, cardinalities=(3, 2), num_classes=3
     )
 
@@ -31,15 +32,19 @@ def test_each_kind_of_data_has_its_shape() -> None:
 def test_the_shape_of_a_number_to_predict_holds_what_it_was_in_training() -> None:
     encoder = {"kind": "tabular", "numeric": ["a"], "label": "y", "label_kind": "number"}
     for deviation, scale in ((2.5, 2.5), (0.0, 1.0)):
-        statistics = {"categorical": [], "label": {"column": "y", "mean": 7.0, "deviation": deviation}}
+        label = {"column": "y", "num_values": 4, "mean": 7.0, "deviation": deviation}
+        statistics = {"numeric": [NUMBER], "categorical": [], "label": label}
         assert data_shape(encoder, statistics) == TabularNumberShape(
             num_numeric=1, cardinalities=(), mean=7.0, deviation=scale
         )
 
 
 def test_statistics_of_another_encoder_are_refused() -> None:
+    encoder = {"kind": "tabular", "numeric": ["a"], "label": "y"}
+    with pytest.raises(IntegrityError, match="damaged"):
+        data_shape(encoder, None)
     with pytest.raises(IntegrityError, match="do not belong together"):
-        data_shape({"kind": "tabular", "numeric": ["a"], "label": "y"}, None)
+        data_shape(encoder, {"numeric": [{**NUMBER, "column": "b"}], "categorical": [], "label": LABEL})
 
 
 @pytest.mark.process
