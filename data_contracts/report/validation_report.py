@@ -18,7 +18,7 @@ from headway.data_contracts.store.documents import ContractReceipt, ExpectationV
 from headway.data_contracts.store.plain_text import html
 from headway.data_contracts.types import report_text
 
-LINKS_BEGIN, LINKS_END = "<!-- links -->", "<!-- end of links -->"
+LINKS_BEGIN, LINKS_END = "<nav>", "</nav>"
 EMPTY = QuarantineSample()
 MAX_FAILED = 10
 """Failing rules of one kind that are seen at once."""

@@ -35,7 +35,7 @@ from headway.data_contracts.types.report_text import count
 from headway.tasks.core.run_result import read_result, result_path
 from headway.tasks.prove.registered_copy import Expected, fault_of
 from headway.tasks.registry import mlflow_store, model_refs
-from headway.tasks.registry.model_export import name_in_model, naming_the_copy, registered_graph
+from headway.tasks.registry.model_export import name_in_model, registered_graph
 from headway.tasks.registry.model_versions import lineage
 from headway.training.checkpoint.layout import checkpoint_path, run_folder, stored_files
 from headway.training.checkpoint.tensor_digest import stored_tensors_sha256
@@ -146,8 +146,7 @@ def _chain(
     yield from _histories(workspace, name)
     registration = workspace.load(link, Registration)
     yield _document(f"registration of {name} version {version}", link)
-    with naming_the_copy(workspace, name, version, link):
-        yield from _files(workspace, "registered model", registration.artifacts)
+    yield from _files(workspace, "registered model", registration.artifacts)
     yield from _nothing_else(workspace, name, registration)
     yield _in_mlflow(workspace, name, version, link, registration, may_ask, aliases)
     evaluation = workspace.load(registration.evaluation, EvaluationReport)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +22,6 @@ from headway.data_contracts.store.publication import Workspace
 from headway.tasks.prove.prove import ChainProof, _belong_together, _checkpoint, _receipt, _run
 from headway.training.checkpoint.layout import RESULT_NAME, run_folder
 from tests.tasks.conftest import Register, link
-from tests.tasks.forge import Forge, Verify
 from tests.tasks.past_work import Made, Maker
 
 
@@ -154,18 +149,3 @@ def test_a_run_whose_result_is_another_checkpoint_does_not_prove_this_one(worksp
         with pytest.raises(IntegrityError, match="not a readable result") as caught:
             list(_checkpoint(workspace, manifest, made.run))
         assert caught.value.where == where
-
-
-@pytest.mark.process
-def test_a_registered_file_that_is_gone_comes_back_by_the_command_that_its_error_names(
-    forge: Forge, verify: Verify
-) -> None:
-    file = forge.graph
-    before = file.read_bytes()
-    file.unlink()
-    code, answer = verify()
-    assert code == 5
-    command = json.dumps(answer).partition("`")[2].partition("`")[0]
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    subprocess.run(command, shell=True, check=True, env=environment, capture_output=True)
-    assert file.read_bytes() == before
