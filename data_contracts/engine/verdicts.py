@@ -10,6 +10,7 @@ from headway.data_contracts.rules.checks import Check
 from headway.data_contracts.rules.contract import UNPARSABLE
 from headway.data_contracts.scans.set_scans import SetRuleResult
 from headway.data_contracts.store.documents import ExpectationVerdict, RowName
+from headway.data_contracts.store.plain_text import one_line
 from headway.data_contracts.store.quarantine_limit import limit_advice
 from headway.data_contracts.types.report_text import count
 
@@ -140,6 +141,14 @@ def snapshot_verdict(num_different: int | None, num_files: int) -> ExpectationVe
         passed=num_different == 0,
         observed=found,
     )
+
+
+def with_first_row(verdict: ExpectationVerdict) -> str:
+    """What was observed, and where the first row lies that breaks it."""
+    if not verdict.broken_rows:
+        return verdict.observed
+    first = verdict.broken_rows[0]
+    return f"{verdict.observed}, the first in {one_line(first.path)}, row {first.row:,}"
 
 
 def is_evaluated(verdict: ExpectationVerdict) -> bool:

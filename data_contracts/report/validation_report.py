@@ -206,10 +206,7 @@ def _facts(receipt: ContractReceipt, contract: Contract, snapshot: Snapshot) -> 
         ("Snapshot", receipt.snapshot.sha256),
         ("Compared with", receipt.baseline.sha256 if receipt.baseline else ""),
         ("Receipt", receipt.sha256),
-        (
-            "Source",
-            f"{snapshot.format}, {num_files}, {snapshot.size_bytes:,} bytes",
-        ),
+        ("Source", f"{snapshot.format}, {num_files}, {snapshot.size_bytes:,} bytes"),
     )
     metrics = (
         (f"<code>{html(name)}</code>", report_text.number(each)) for name, each in sorted(receipt.metrics.items())

@@ -274,11 +274,16 @@ def _recoveries(
             cause=attempt.record.failure.cause,
             what=attempt.record.failure.what,
             begin_unix_s=begin_unix_s,
-            lost_steps=sum(int((each.steps[:, 0] <= reached).sum()) for each in later),
+            lost_steps=sum(_num_again(each, reached, end_unix_s) for each in later),
             total_s=end_unix_s - begin_unix_s,
             device_s=float(np.diff(part.edges) @ devices),
             parts_s=_with_steps_redone(part.seconds()),
         )
+
+
+def _num_again(attempt: AttemptTrace, reached: float, end_unix_s: float) -> int:
+    """Steps that the attempt made once more before that; what goes back later is another recovery's."""
+    return int(((attempt.steps[:, 0] <= reached) & (attempt.steps[:, 1] < end_unix_s)).sum())
 
 
 def _with_steps_redone(parts_s: Mapping[State, float]) -> dict[State, float]:

@@ -17,7 +17,7 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.training.launch.base.gang import attempt_folder
 from headway.training.launch.base.protocol import AttemptFiles
 from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords
-from headway.training.observe.ledger import Event, SpoolTail
+from headway.training.observe.ledger import Event, SpoolTail, event_end_unix_s
 from headway.training.observe.step_summary import PARTS
 
 REGISTERED = "stage.register"
@@ -118,7 +118,7 @@ def _read_flow(spool: Path, flow_run: str) -> FlowTrace | None:
         pipeline=str(begin.get("pipeline", "")),
         begin_unix_s=float(begin.get("started_unix_s") or begin["unix_s"]),
         # One that was killed has no last word but its last event.
-        end_unix_s=max(_end_s(event) for event in events),
+        end_unix_s=max(event_end_unix_s(event) for event in events),
         stopped_for=str(stopped.get("reason") or ""),
         has_registered=any(event["event"] == REGISTERED and event.get("outcome") == "ok" for event in events),
         events=events,
@@ -138,7 +138,7 @@ def _read_attempt(run_dir: Path, record: AttemptRecord) -> AttemptTrace:
             events.append(event)
             if event["event"] == "model":
                 world_size = int(event["world_size"])
-        last_sign_unix_s = max(last_sign_unix_s, _end_s(event))
+        last_sign_unix_s = max(last_sign_unix_s, event_end_unix_s(event))
     return AttemptTrace(
         record=record,
         begin_unix_s=record.start_unix_s,
@@ -157,10 +157,3 @@ def _stream(spool: Path) -> Iterator[Event]:
         yield from SpoolTail(spool).stream()
     except OSError:
         return
-
-
-def _end_s(event: Event) -> float:
-    """A span is stamped with its beginning."""
-    return float(event["unix_s"]) + (
-        float(event["duration_s"]) if "outcome" in event and "duration_s" in event else 0.0
-    )

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headway.data_contracts.engine.verdicts import is_accepted, is_evaluated
+from headway.data_contracts.engine.verdicts import is_accepted, is_evaluated, with_first_row
 from headway.data_contracts.report.quarantined_rows import QuarantineSample, sample_quarantine
 from headway.data_contracts.rules.contract import Contract, load_contract
 from headway.data_contracts.scans.freshness import evaluate_freshness
@@ -223,7 +223,7 @@ def print_checked(checked: CheckResult, console: Console | None = None, *, repor
     )
     table = Table("verdict", "rule", "expectation", "observed", box=None, padding=(0, 2, 0, 0))
     for verdict in sorted(checked.verdicts, key=_urgency):
-        table.add_row(_mark(verdict), verdict.rule_id, verdict.description, verdict.observed)
+        table.add_row(_mark(verdict), verdict.rule_id, verdict.description, with_first_row(verdict))
     print_table(console, table)
     for leak, advice in label_leaks(receipt).items():
         console.print(Text(f"\n! {leak}. {advice}.", style="yellow"))

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.flows.console.options import AsJson, Decimal, Delimiter, Encoding
+from headway.flows.console.options import AsJson, Decimal, Delimiter, Encoding, Label
 from headway.flows.console.output import print_json
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
@@ -26,9 +26,7 @@ def init(
             "--name", "-n", help="Name of contract and pipeline; that of DATA, or of its only file, if left out."
         ),
     ] = "",
-    label: Annotated[
-        str, typer.Option("--label", "-l", help="The column to predict; guessed by its name if left out, and said.")
-    ] = "",
+    label: Label = "",
     delimiter: Delimiter = "",
     encoding: Encoding = "",
     decimal: Decimal = "",

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from headway.flows.console.options import AsJson, Model, Pipeline, Run, WorkspaceUri
+from headway.flows.console.options import AsJson, Model, Pipeline, Run, RunOrNewest, WorkspaceUri
 from headway.flows.console.output import emit, only_shown, print_lines
 
 
@@ -38,12 +38,7 @@ def status(
 
 
 def logs(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="A run's id or its beginning, or a flow run's; by default the running one, or else the newest."
-        ),
-    ] = "",
+    run: RunOrNewest = "",
     workspace: WorkspaceUri = "",
     rank: Annotated[list[int] | None, typer.Option(help="Only this rank's; may be given several times.")] = None,
     attempt: Annotated[int | None, typer.Option(help="Only this attempt at training.")] = None,
@@ -61,12 +56,7 @@ def logs(
 
 
 def goodput(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="A run's id or its beginning, or a flow run's; by default the running one, or else the newest."
-        ),
-    ] = "",
+    run: RunOrNewest = "",
     workspace: WorkspaceUri = "",
     as_json: AsJson = False,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from headway.flows.config.request import RetrainRequest
-from headway.flows.console.options import AsJson, Decimal, Delimiter, Encoding, Pipeline, WorkspaceUri
+from headway.flows.console.options import AsJson, Decimal, Delimiter, Encoding, Label, Pipeline, WorkspaceUri
 from headway.flows.console.output import emit, print_json, print_line
 
 
@@ -22,9 +22,7 @@ def init_project(
     data: Annotated[
         str, typer.Option("--data", help="A folder, file or URI to draft from; a table of scikit-learn's if left out.")
     ] = "",
-    label: Annotated[
-        str, typer.Option("--label", "-l", help="The column to predict; guessed by its name if left out, and said.")
-    ] = "",
+    label: Label = "",
     delimiter: Delimiter = "",
     encoding: Encoding = "",
     decimal: Decimal = "",

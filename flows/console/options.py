@@ -25,6 +25,12 @@ Why = Annotated[str, typer.Option("--why", help="The reason; kept with your name
 Run = Annotated[
     str, typer.Argument(help="A run's id, as `headway status` shows it, or its beginning, or a flow run's.")
 ]
+RunOrNewest = Annotated[
+    str,
+    typer.Argument(
+        help="A run's id or its beginning, or a flow run's; by default the running one, or else the newest."
+    ),
+]
 Model = Annotated[str, typer.Argument(help="Name of a registered model.")]
 ModelUri = Annotated[str, typer.Argument(help="models:/NAME@champion or models:/NAME/VERSION")]
 Promote = Annotated[bool, typer.Option(help="May the new model become champion?")]
@@ -35,6 +41,9 @@ StopAt = Annotated[
 StopAfter = Annotated[str, typer.Option(metavar="LENGTH", help="The same, from now: 90s, 30m, 1h30m.")]
 StopAtStep = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Train to this step, keep a checkpoint and end.")
+]
+Label = Annotated[
+    str, typer.Option("--label", "-l", help="The column to predict; guessed by its name if left out, and said.")
 ]
 _FOUND = "found in the first lines if left out, and said."
 Delimiter = Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from itertools import chain
@@ -23,10 +22,10 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.pages import contract_page, evaluation_page
 from headway.tasks.registry import model_refs
 from headway.tasks.registry.champion import RegistrationOutcome
-from headway.tasks.registry.evaluation_report import leaderboard, rooted
+from headway.tasks.registry.evaluation_report import leaderboard
 from headway.tasks.registry.model_card import card_path
 from headway.tasks.registry.track import SUMMARY
-from headway.training.evaluation.measures import IN_LABEL_UNIT
+from headway.training.evaluation.measures import ShownMeasure, shown_measure
 from headway.training.observe.ledger import Event, SpoolTail, read_events
 from headway.training.observe.step_summary import StepSummary
 
@@ -105,17 +104,19 @@ class RetrainSummary(BaseModel):
     def in_label_unit(self) -> tuple[str, Interval, float | None, dict[str, float]]:
         """What people are shown first: name, figure, the champion's, and all other figures; of a number its rmse."""
         own = Interval(value=self.value, low=self.low, high=self.high)
-        name = IN_LABEL_UNIT.get(self.metric, self.metric)
-        if name not in self.other_metrics:
-            return self.metric, own, self.champion_value, self.other_metrics
-        others = {other: value for other, value in self.other_metrics.items() if other != name}
-        champion = None if self.champion_value is None else math.sqrt(self.champion_value)
-        return name, rooted(own), champion, {**others, self.metric: self.value}
+        lead = self._lead
+        others = {other: value for other, value in self.other_metrics.items() if other != lead.name}
+        champion = None if self.champion_value is None else lead.of(self.champion_value)
+        return lead.name, lead.interval(own), champion, others | ({self.metric: self.value} if lead.is_root else {})
+
+    @property
+    def _lead(self) -> ShownMeasure:
+        return shown_measure(self.metric, (self.metric, *self.other_metrics))
 
     def _repr_html_(self) -> str:
         """For a notebook."""
         name, own, champion, others = self.in_label_unit
-        baselines = {each: math.sqrt(value) if name != self.metric else value for each, value in self.baselines.items()}
+        baselines = {each: self._lead.of(value) for each, value in self.baselines.items()}
         rivals = {**baselines, **({} if champion is None else {"champion": champion})}
         beside = ", ".join(f"{name} {value:.4g}" for name, value in rivals.items())
         interval = f"{own.value:.4g} [{own.low:.4g}, {own.high:.4g}]"

@@ -312,7 +312,8 @@ def _eta(retrain: RunningRetrain, for_s: float) -> str:
     if retrain.rows_per_s is not None:
         return f"{retrain.stage} ends in {length(retrain.eta_s)}"
     last_s = retrain.last_took_s or 0.0
-    if for_s > last_s:
+    # Also of one that was over at once, of which there is no share.
+    if for_s > last_s or not last_s:
         return f"takes longer than last time ({length(last_s)})"
     return f"{retrain.stage} ends in {length(retrain.eta_s)} ({for_s / last_s:.0%} of the time it took last)"
 

@@ -68,10 +68,10 @@ def data_times(context: RunContext, pipeline: PipelineSpec, taken: Snapshot, tak
         # Of rows that the contract may leave out, or of too few classes: their bytes have to do.
         with contextlib.suppress(DataError):
             encoded_s = _encoding_s(encoder, blocks)
-    times = taken.num_rows / max(num_rows, 1)
-    found = {"snapshot": taken_s, "validate": VALIDATION_START_S + VALIDATION_PASSES * read_s * times}
+    ratio = taken.num_rows / max(num_rows, 1)
+    found = {"snapshot": taken_s, "validate": VALIDATION_START_S + VALIDATION_PASSES * read_s * ratio}
     # Rows are read twice: to fit the encoder, and to encode them.
-    return found if isinstance(encoder, CustomEncoderSpec) else {**found, "shard": (2 * read_s + encoded_s) * times}
+    return found if isinstance(encoder, CustomEncoderSpec) else {**found, "shard": (2 * read_s + encoded_s) * ratio}
 
 
 def _encoding_s(encoder: TabularEncoderSpec, blocks: list[SourceBlock]) -> float:

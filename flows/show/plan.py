@@ -185,10 +185,10 @@ def _context_tokens(context: RunContext, pipeline: PipelineSpec, shape: DataShap
 
 def _rehearsed_shape(context: RunContext, pipeline: PipelineSpec, known: DataShape | None) -> DataShape | None:
     """What is rehearsed: the data's shape where it is known, and else one that they may well have."""
-    if known is not None or pipeline.training.grows_trees:
-        return None if pipeline.training.grows_trees else known
-    if (own := _likely_shape(context, pipeline)) is not None:
-        return own
+    if pipeline.training.grows_trees:
+        return None
+    if (shape := known or _likely_shape(context, pipeline)) is not None:
+        return shape
     encoder = pipeline.shards.encoder
     contract = read_contract_file(context.base / pipeline.contract).contract
     shapes = plausible_shapes(encoder, num_label_values(contract, getattr(encoder, "label", None)))

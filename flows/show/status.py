@@ -161,7 +161,8 @@ def _model(workspace: Workspace, name: str) -> ModelStatus:
     champion = refs.current(workspace, model_refs.alias_ref(name, "champion"))
     before = None
     if champion is not None and model_refs.champion_detail(name, champion).how == "rollback":
-        before = refs.history(workspace, model_refs.alias_ref(name, "champion"))[-2].target
+        history = refs.history(workspace, model_refs.alias_ref(name, "champion"))
+        before = history[-2].target if len(history) > 1 else None
     challenger = model_refs.alias_entry(workspace, name, "challenger")
     decided = None if challenger is None else next(decisions.decisions(workspace, name, challenger.target), None)
     return ModelStatus(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ from headway.data_contracts.store.plain_text import markdown, markdown_table
 from headway.data_contracts.types import report_text
 from headway.data_contracts.types.report_text import figure
 from headway.tasks.registry.promotion import versus_rival
-from headway.training.evaluation.measures import IN_LABEL_UNIT
+from headway.training.evaluation.measures import ShownMeasure, shown_measure
 
 OWN = "this model"
 INEXACT = "Not to the bit an undisturbed run"
@@ -45,26 +44,14 @@ def shown(interval: Interval) -> str:
     return f"{figure(interval.value)} [{figure(interval.low)}, {figure(interval.high)}]"
 
 
-def lead_metric(report: EvaluationReport) -> str:
-    """What people are shown first: the figure that decides, or of a number its root, in the label's own unit."""
-    name = IN_LABEL_UNIT.get(report.metric, report.metric)
-    return name if name in report.metrics else report.metric
-
-
-def lead_value(report: EvaluationReport, number: float) -> float:
-    """Of the figure that decides, what it is in the unit of `lead_metric`."""
-    return number if lead_metric(report) == report.metric else math.sqrt(max(number, 0.0))
-
-
-def rooted(interval: Interval) -> Interval:
-    """Exact: a root keeps the order of all that an interval was drawn from."""
-    return Interval(**{name: math.sqrt(max(number, 0.0)) for name, number in interval.model_dump().items()})
+def lead(report: EvaluationReport) -> ShownMeasure:
+    """What people are shown first."""
+    return shown_measure(report.metric, report.metrics)
 
 
 def difference_title(report: EvaluationReport, own: str = OWN) -> str:
     """Of a column; differences are of the figure that decides, also where its root is shown."""
-    is_root = lead_metric(report) != report.metric
-    return f"{own} minus it{f', {words(report.metric)}' if is_root else ''}"
+    return f"{own} minus it{f', {words(report.metric)}' if lead(report).is_root else ''}"
 
 
 class Contestant(NamedTuple):
@@ -97,13 +84,13 @@ def leaderboard(report: EvaluationReport, champion: str, own: str = OWN) -> list
         gate = report.baseline_difference if name == report.gate_baseline else None
         paired = report.baseline_differences.get(name, gate)
         lines.append(Contestant(f"{name} ({role})", number, report.baseline_intervals.get(name), paired))
-    if lead_metric(report) != report.metric:
-        lines = [
-            line._replace(
-                value=lead_value(report, line.value), interval=None if line.interval is None else rooted(line.interval)
-            )
-            for line in lines
-        ]
+    measure = lead(report)
+    lines = [
+        line._replace(
+            value=measure.of(line.value), interval=None if line.interval is None else measure.interval(line.interval)
+        )
+        for line in lines
+    ]
     return sorted(lines, key=lambda line: line.value, reverse=report.greater_is_better)
 
 
@@ -113,7 +100,7 @@ def leaderboard_table(report: EvaluationReport, champion: str, own: str = OWN) -
         (each.name, each.text, "" if each.difference is None else shown(each.difference))
         for each in leaderboard(report, champion, own)
     ]
-    return markdown_table(("", words(lead_metric(report)), difference_title(report, own)), rows)
+    return markdown_table(("", words(lead(report).name), difference_title(report, own)), rows)
 
 
 def headline(report: EvaluationReport, context: ReportContext) -> str:
@@ -130,9 +117,9 @@ def headline(report: EvaluationReport, context: ReportContext) -> str:
 
 
 def render_markdown(report: EvaluationReport, context: ReportContext) -> str:
-    others = [name for name in report.metrics if name != lead_metric(report)]
+    others = [name for name in report.metrics if name != lead(report).name]
     lines = [
-        f"### {markdown(words(lead_metric(report)))} on {report.num_examples:,} held-out examples",
+        f"### {markdown(words(lead(report).name))} on {report.num_examples:,} held-out examples",
         "",
         f"**{markdown(headline(report, context))}**: {markdown(versus_rival(report).detail)}",
         "",

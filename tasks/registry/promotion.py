@@ -20,7 +20,7 @@ from headway.tasks.registry.promotion_decision import (
     Subject,
 )
 from headway.tasks.registry.promotion_spec import PromotionSpec, SliceLimits
-from headway.training.evaluation.measures import GREATER_IS_BETTER, IN_LABEL_UNIT
+from headway.training.evaluation.measures import GREATER_IS_BETTER, shown_measure
 
 LEAK_ADVICE = (
     "Take the column out of the inputs, or say `promotion: {label_leak: allow}` if it is known when the model is asked"
@@ -122,17 +122,15 @@ def versus_rival(report: EvaluationReport, margin: float = 0.0) -> PromotionChec
     better = gain.low > margin
     own = report.metrics[report.metric].value
     required = f" by more than {margin:g}" if margin else ""
-    unit = IN_LABEL_UNIT.get(report.metric, "")
-    is_root = unit in report.metrics
-    lead, of_difference = (unit, f" of {report.metric}") if is_root else (report.metric, "")
-    if is_root:  # in the label's own unit, which people know; what decides stays as it is
-        value, own = math.sqrt(value), math.sqrt(own)
+    # In the label's own unit, which people know; what decides stays as it is.
+    lead = shown_measure(report.metric, report.metrics)
+    value, own, of_difference = lead.of(value), lead.of(own), f" of {report.metric}" if lead.is_root else ""
     needed = None if better else examples_needed(gain, margin, report.num_examples)
     if needed is None:
         words = f"{'beats' if better else 'does not beat'} the {rival}'s {figure(value)}{required}"
     else:
         words = f"is better than the {rival}'s {figure(value)}, and not{required} beyond doubt"
-    figures = f"{first}{lead} {figure(own)} {words}: difference{of_difference} {_signed(difference)}"
+    figures = f"{first}{lead.name} {figure(own)} {words}: difference{of_difference} {_signed(difference)}"
     return PromotionCheck(
         name=name,
         status="passed" if better else "failed",

@@ -18,8 +18,7 @@ from headway.tasks.registry.evaluation_report import (
     ReportContext,
     difference_title,
     headline,
-    lead_metric,
-    lead_value,
+    lead,
     leaderboard,
     shown,
     slice_rows,
@@ -90,23 +89,18 @@ def render_html(
 
 
 def _tiles(report: EvaluationReport) -> str:
-    beside = report.comparison
+    beside, measure = report.comparison, lead(report)
     champion = (
-        figure(lead_value(report, beside.champion_value))
-        if beside is not None
-        else "none"
-        if report.incomparable
-        else ""
+        figure(measure.of(beside.champion_value)) if beside is not None else "none" if report.incomparable else ""
     )
-    lead = lead_metric(report)
-    names = sorted((name for name in report.metrics if name != lead), key=lambda name: name == report.metric)
+    names = sorted((name for name in report.metrics if name != measure.name), key=lambda name: name == report.metric)
     others = [(figure(report.metrics[name].value), words(name)) for name in names]
     return tiles(
         [
-            (figure(report.metrics[lead].value), words(lead)),
+            (figure(report.metrics[measure.name].value), words(measure.name)),
             *others[:2],
             (f"{report.num_examples:,}", "held-out examples"),
-            (figure(lead_value(report, report.baselines[report.gate_baseline])), report.gate_baseline),
+            (figure(measure.of(report.baselines[report.gate_baseline])), report.gate_baseline),
             *([(champion, "figure of the champion" if report.incomparable else "champion")] if champion else []),
         ]
     )
@@ -123,7 +117,7 @@ def _leaderboard(report: EvaluationReport, context: ReportContext) -> str:
         for each in lines
     )
     head = (
-        f"<thead><tr><th></th><th class='bar'></th><th class='number'>{html(words(lead_metric(report)))}</th>"
+        f"<thead><tr><th></th><th class='bar'></th><th class='number'>{html(words(lead(report).name))}</th>"
         f"<th class='number'>{html(difference_title(report))}</th></tr></thead>"
     )
     direction = "Higher is better" if report.greater_is_better else "Lower is better"

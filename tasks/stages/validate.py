@@ -11,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headway.data_contracts.engine.verdicts import is_accepted
+from headway.data_contracts.engine.verdicts import is_accepted, with_first_row
 from headway.data_contracts.rules.contract import LABEL_LEAK, LIKELY_LEAK, Contract
 from headway.data_contracts.scans.file_states import load_states, save_states
 from headway.data_contracts.scans.freshness import evaluate_freshness
@@ -272,19 +272,11 @@ def _violation(
 ) -> ContractViolation:
     evaluated = (*receipt.verdicts, *fresh)
     failed = [verdict for verdict in evaluated if not verdict.passed and verdict.severity == "critical"]
-    rules = "; ".join(f"{verdict.rule_id} ({verdict.observed}{_first_row(verdict)})" for verdict in failed)
+    rules = "; ".join(f"{verdict.rule_id} ({with_first_row(verdict)})" for verdict in failed)
     return ContractViolation(
         f"the data break {receipt.contract_name} {receipt.contract_version}: {rules}.",
         where=f"snapshot {receipt.snapshot.sha256[:12]}",
         advice=f"Read {context.workspace.uri_of(page)}; nothing was trained.",
-    )
-
-
-def _first_row(verdict: ExpectationVerdict) -> str:
-    return (
-        f", the first in {verdict.broken_rows[0].path}, row {verdict.broken_rows[0].row:,}"
-        if verdict.broken_rows
-        else ""
     )
 
 
@@ -295,7 +287,7 @@ def _rows(verdicts: tuple[ExpectationVerdict, ...]) -> list[dict[str, str]]:
             "expectation": verdict.description,
             "severity": verdict.severity,
             "verdict": "passed" if verdict.passed else "FAILED",
-            "observed": verdict.observed,
+            "observed": with_first_row(verdict),
         }
         for verdict in verdicts
     ]

@@ -8,13 +8,13 @@ that is measured against.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data_contracts.store.documents import FittedState, Json, ShardManifest
+from headway.data_contracts.store.documents import FittedState, Interval, Json, ShardManifest
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.publication import Workspace
 from headway.training.config.encoder_specs import (
@@ -107,8 +107,31 @@ NUMBERS = MetricSet(
     "number",
 )
 
-IN_LABEL_UNIT: Final = {"mean_squared_error": "rmse"}
-"""Figures that people are shown in place of the one that decides: its root, in the unit of what is predicted."""
+_ROOTS: Final = {"mean_squared_error": "rmse"}
+
+
+class ShownMeasure(NamedTuple):
+    """What people are shown in place of the figure that decides: of a square its root, in the unit of the label."""
+
+    name: str
+    is_root: bool
+
+    def of(self, value: float) -> float:
+        """What a value of the figure that decides is in this measure."""
+        return math.sqrt(max(value, 0.0)) if self.is_root else value
+
+    def interval(self, interval: Interval) -> Interval:
+        """Exact: a root keeps the order of all that an interval was drawn from."""
+        return Interval(**{name: self.of(value) for name, value in interval.model_dump().items()})
+
+
+def shown_measure(metric: str, measured: Collection[str]) -> ShownMeasure:
+    """Args:
+    metric: the measure that decides.
+    measured: all that were taken; a root that is not among them is not shown.
+    """
+    root = _ROOTS.get(metric, "")
+    return ShownMeasure(root, is_root=True) if root in measured else ShownMeasure(metric, is_root=False)
 
 
 GREATER_IS_BETTER = {

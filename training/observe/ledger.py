@@ -175,6 +175,11 @@ def _is_torn(descriptor: int) -> bool:
     return size_bytes > 0 and os.pread(descriptor, 1, size_bytes - 1) != b"\n"
 
 
+def event_end_unix_s(event: Event) -> float:
+    """When it was over: a span is stamped with its beginning."""
+    return float(event["unix_s"]) + (float(event.get("duration_s") or 0.0) if "outcome" in event else 0.0)
+
+
 def read_events(spool: Path) -> list[Event]:
     """All events of a spool; what is none, such as a line torn by a kill, is left out."""
     tail = SpoolTail(spool)

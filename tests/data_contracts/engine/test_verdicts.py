@@ -11,9 +11,10 @@ from headway.data_contracts.engine.verdicts import (
     quarantine_verdict,
     snapshot_verdict,
     verdict_of,
+    with_first_row,
 )
 from headway.data_contracts.rules.checks import Check
-from headway.data_contracts.store.documents import ExpectationVerdict, Severity
+from headway.data_contracts.store.documents import ExpectationVerdict, RowName, Severity
 
 NOBODY = Quarantine(num_rows=100, num_quarantined=0, num_allowed=1, num_by_check={}, raised={})
 NOT_NULL = Check(rule_id="a.not_null", description="a is never null", severity="critical", kind="not_null", column="a")
@@ -75,3 +76,11 @@ def test_one_file_is_no_plural() -> None:
         "the file agrees",
         "all 2 files agree",
     )
+
+
+def test_where_a_rule_is_broken_first_stands_behind_what_was_observed() -> None:
+    held = ExpectationVerdict(rule_id="a", description="", severity="critical", passed=True, observed="all 5 rows hold")
+    assert with_first_row(held) == "all 5 rows hold"
+    rows = (RowName(path="day=1/a\n.csv", row=1234), RowName(path="b.csv", row=0))
+    broken = held.model_copy(update={"passed": False, "observed": "2 of 5 rows break it", "broken_rows": rows})
+    assert with_first_row(broken) == "2 of 5 rows break it, the first in day=1/a\\n.csv, row 1,234"

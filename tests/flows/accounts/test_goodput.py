@@ -167,6 +167,16 @@ def test_attempts_that_come_no_further_are_part_of_one_recovery(life: Life) -> N
     assert recovery.lost_steps == 5
 
 
+def test_steps_that_a_later_attempt_makes_again_are_no_loss_of_an_earlier_failure(life: Life) -> None:
+    life.flow("a", 0.0, 90.0)
+    life.attempt("a", 1.0, 10.0, numbered(1, 6, 3.0), failure=LOST)
+    life.attempt("a", 11.0, 30.0, numbered(5, 12, 14.0), failure=LOST)
+    life.attempt("a", 31.0, 60.0, numbered(3, 15, 35.0))  # its newest checkpoint was damaged: further back
+    account = life.account()
+    assert [each.lost_steps for each in account.recoveries] == [2, 10]
+    assert account.num_redone_steps == 12
+
+
 def test_devices_are_those_of_each_attempt_and_of_the_next_one_in_between(life: Life) -> None:
     life.flow("a", 0.0, 40.0)
     life.attempt("a", 0.0, 10.0, numbered(1, 5, 2.0), world_size=4, failure=LOST)

@@ -20,7 +20,7 @@ from headway.data_contracts.store import stages
 from headway.data_contracts.store.documents import Link, Snapshot
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.request import RetrainRequest
-from headway.flows.run.running_retrains import start_ticks
+from headway.flows.run.running_retrains import RunningRetrain, start_ticks, words
 from headway.flows.run.session import session
 from headway.flows.show.status import print_status, read_status
 from headway.flows.show.status_metrics import metrics
@@ -120,6 +120,14 @@ def test_a_stage_without_counts_ends_when_it_did_the_last_time(workspace, proces
     assert "ETA validate ends in " in text and "of the time it took last)" in text
     record(workspace, "validate", document, duration_s=0.0, unix_s=2.0)
     assert "ETA takes longer than last time" in shown(workspace)
+
+
+@pytest.mark.parametrize("now_unix_s", [5.0, 4.0])
+def test_a_stage_that_took_no_time_before_has_no_share_of_it(now_unix_s: float) -> None:
+    """Also where two clocks differ."""
+    retrain = RunningRetrain(pipeline="tiny", flow_run="f", pid=1, stage="validate", since_unix_s=5.0)
+    known = retrain.model_copy(update={"last_took_s": 0.0, "eta_s": 0.0})
+    assert words(known, now_unix_s)["ETA"] == "takes longer than last time (0 s)"
 
 
 def test_a_flow_that_was_killed_is_not_running(workspace, process) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -20,8 +24,12 @@ from headway.data_contracts.store.documents import (
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.prove.prove import ChainProof, _belong_together, _checkpoint, _receipt, _run
+from headway.tasks.registry import model_refs
+from headway.tasks.registry.model_export import naming_the_copy, registered_graph
 from headway.training.checkpoint.layout import RESULT_NAME, run_folder
+from headway.training.programs.evaluation import graph_model
 from tests.tasks.conftest import Register, link
+from tests.tasks.forge import Forge
 from tests.tasks.past_work import Made, Maker
 
 
@@ -149,3 +157,17 @@ def test_a_run_whose_result_is_another_checkpoint_does_not_prove_this_one(worksp
         with pytest.raises(IntegrityError, match="not a readable result") as caught:
             list(_checkpoint(workspace, manifest, made.run))
         assert caught.value.where == where
+
+
+@pytest.mark.process
+def test_a_registered_file_that_is_gone_comes_back_by_the_command_that_its_error_names(forge: Forge) -> None:
+    before, workspace = forge.graph.read_bytes(), forge.workspace
+    name, version, link = model_refs.resolve(workspace, "models:/tiny@champion")
+    forge.graph.unlink()
+    with pytest.raises(IntegrityError) as gone, naming_the_copy(workspace, name, version, link):
+        graph_model(workspace, registered_graph(forge.last))
+    command = gone.value.advice.split("`")[1]
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(command, shell=True, check=False, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert forge.graph.read_bytes() == before

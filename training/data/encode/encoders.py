@@ -34,7 +34,7 @@ TOKENIZER_FILE: Final = "tokenizer.json"
 SOURCES = {
     "byte-pair": ("byte_pair", "packing", "token_stream"),
     "token-ids": ("token_ids", "packing", "token_stream"),
-    "tabular": ("tabular", "categories", "protocol", "times", "numeric_block"),
+    "tabular": ("tabular", "categories", "protocol", "times", "numeric_block", "table_statistics"),
     "image": ("images", "tabular", "categories", "protocol"),
     "own": (
         *("custom_encoder", "host", "hosted_encoder", "messages", "process"),

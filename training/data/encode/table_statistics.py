@@ -47,6 +47,7 @@ class TimeStatistics(Frozen):
 
     @model_validator(mode="after")
     def _is_in_order(self) -> Self:
+        # The alphabet's order happens to be that of their lengths.
         if self.first_us > self.last_us or list(self.cycles) != sorted(set(self.cycles)):
             raise ValueError("moments or cycles are not in order")
         return self

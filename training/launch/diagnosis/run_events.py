@@ -17,7 +17,7 @@ from headway.training.launch.base.protocol import AttemptFiles, RankMarker
 from headway.training.launch.base.retry_budget import RECORDS_NAME
 from headway.training.launch.diagnosis.logs import TRAINING, AttemptFolder, attempts_of, gang_of
 from headway.training.launch.jobs.job_request import DetachedFiles
-from headway.training.observe.ledger import WAITING_BYTES, Event, SpoolTail
+from headway.training.observe.ledger import WAITING_BYTES, Event, SpoolTail, event_end_unix_s
 from headway.training.observe.ledger_lines import parse_event
 
 RANK_CAME_UP = "rank.armed"
@@ -105,8 +105,8 @@ class _OwnerSpool:
             # By its name: the workspace may have moved.
             _, is_ours, inner = self._folder.as_posix().partition(f"/{run_dir.name}/")
             if is_ours and event["event"] not in OF_RECORDS:
-                gang = gang_of(Path(), Path(inner).parent.parent)
-                yield RunEvent(unix_s=_end_s(event), gang=gang, attempt=event["attempt"], rank=None, event=event)
+                gang, ended_unix_s = gang_of(Path(), Path(inner).parent.parent), event_end_unix_s(event)
+                yield RunEvent(unix_s=ended_unix_s, gang=gang, attempt=event["attempt"], rank=None, event=event)
 
 
 class _AttemptEvents:
@@ -160,7 +160,7 @@ class _AttemptEvents:
 
     def _run_event(self, event: Event, rank: int | None) -> RunEvent:
         gang, number = self._attempt.gang, self._attempt.number
-        return RunEvent(unix_s=_end_s(event), gang=gang, attempt=number, rank=rank, event=event)
+        return RunEvent(unix_s=event_end_unix_s(event), gang=gang, attempt=number, rank=rank, event=event)
 
 
 def _news(tail: SpoolTail) -> Iterator[Event]:
@@ -177,8 +177,3 @@ def _first_event(spool: Path) -> Event | None:
     with contextlib.suppress(OSError), open_regular(spool) as stream:
         return parse_event(stream.readline(WAITING_BYTES))
     return None
-
-
-def _end_s(event: Event) -> float:
-    """A span is stamped with its beginning."""
-    return float(event["unix_s"]) + (float(event["duration_s"]) if "outcome" in event else 0.0)
