@@ -39,7 +39,7 @@ from headway.data_contracts.store.documents import (
     ExpectationVerdict,
     Snapshot,
 )
-from headway.flows.accounts.goodput import RunAccount
+from headway.flows.accounts.goodput import RunGoodput
 from headway.flows.act import champion_moves, clean, compare, contract_check, reproduce
 from headway.flows.ci import pages
 from headway.flows.ci.pages import print_result
@@ -217,7 +217,7 @@ PRINTED: dict[str, Callable[[str, Any], object]] = {
     "contract check": lambda text, stream: contract_check.print_checked(
         checked(text), plain_console(stream), report=text
     ),
-    "goodput": lambda text, stream: goodput.print_goodput(filled(RunAccount, text), plain_console(stream)),
+    "goodput": lambda text, stream: goodput.print_goodput(filled(RunGoodput, text), plain_console(stream)),
     "logs": lambda text, _: logs._Printer()(filled(LogLine, text)),
     "promote": lambda text, _: champion_moves.print_move(filled(champion_moves.MoveReport, text)),
     "refuse": lambda text, _: champion_moves.print_refusal(filled(champion_moves.RefusalReport, text)),

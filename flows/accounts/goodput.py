@@ -1,7 +1,7 @@
-"""Goodput: what every device-second of a run's whole life was good for, over all its attempts, flow runs and windows.
+"""Goodput: what every device-second of a flow run was good for, and of a run's whole life over all its flow runs.
 
-A step is productive once: where it was made last before the weights went on from it. Made again after a restart or a
-roll-back, what came before is `redone`. States sum to wall time times devices.
+A step is productive once: where it is made first. Made again after a restart or a roll-back it is `redone`, so what an
+account says never changes by what comes later, and accounts of flow runs add up. States sum to wall time times devices.
 
 The ratio of productive time to all of it is the effective training time ratio, ETTR (Kokolis et al., "Revisiting
 Reliability in Large-Scale Machine Learning Research Clusters", HPCA 2025).
@@ -9,16 +9,15 @@ Reliability in Large-Scale Machine Learning Research Clusters", HPCA 2025).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from headway.flows.accounts.painting import Painted, Span, paint
-from headway.flows.accounts.run_life import COLUMNS, AttemptTrace, RunLife
+from headway.flows.accounts.traces import COLUMNS, AttemptTrace, FlowTrace
 from headway.tasks.core.stage_records import STAGES
 from headway.training.observe.ledger import Event
 from headway.training.observe.step_summary import PARTS
@@ -51,7 +50,7 @@ MEANING: Mapping[State, str] = {
     "data_wait": "steps that count, waiting for their batch",
     "sync": "steps that count, adding up gradients with other ranks and waiting for them",
     "checkpoint_stall": "training waiting for a checkpoint's copy",
-    "redone": "steps that were made again later",
+    "redone": "steps that had been made before",
     "excluded": "batches that a guard left out",
     "start": "processes, imports, shards, until the first step",
     "rendezvous": "ranks finding each other",
@@ -91,7 +90,7 @@ _GAPS: Mapping[str, State] = {"window closed": "closed_window", "": "down"}
 
 
 class Recovery(BaseModel):
-    """From the last step before something went wrong to the first that had not been made before."""
+    """From the last new step before something went wrong to the next one; all steps in between are `redone`."""
 
     attempt: int
     """The one that ended."""
@@ -103,11 +102,219 @@ class Recovery(BaseModel):
     total_s: float
     device_s: float
     parts_s: dict[State, float]
-    """Steps that are made again within are `redone` here: to the run they count, and those before do not."""
 
 
-class RunAccount(BaseModel):
-    """Of one run, up to its registration, or so far."""
+class Goodput(BaseModel):
+    """Of one flow run, from the end of the run's flow run before it."""
+
+    begin_unix_s: float
+    end_unix_s: float
+    num_attempts: int
+    num_steps: int
+    """Made for the first time."""
+    num_redone_steps: int
+    num_tokens: int
+    """Of steps made for the first time."""
+    devices: int
+    """Of the newest attempt, of this flow run or an earlier one."""
+    device_s: float
+    parts_s: dict[State, float]
+    """Wall seconds by state, the largest first; they sum to the wall time."""
+    parts_device_s: dict[State, float]
+    """The same times devices; before an attempt those that it has."""
+    recoveries: list[Recovery]
+    """That came to an end here, wherever they began."""
+    open_recovery: Recovery | None
+    """What has failed, so far; also of a flow run that failed for good."""
+    reached_step: int
+    """The furthest of the run's life so far; -1 before its first."""
+    reached_unix_s: float
+    """When that was made."""
+    stopped_for: str
+    """Why it stopped in order, such as `window closed`; empty: it did not."""
+
+    @property
+    def wall_s(self) -> float:
+        return self.end_unix_s - self.begin_unix_s
+
+
+def goodput_of(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Goodput | None) -> Goodput:
+    """The account of one flow run.
+
+    Args:
+        attempts: its own at training, oldest first.
+        before: of the run's flow run before it, whose reach it starts from.
+    """
+    begin_unix_s = flow.begin_unix_s if before is None else before.end_unix_s
+    end_unix_s = max(begin_unix_s, flow.end_unix_s, *(attempt.end_unix_s for attempt in attempts))
+    reached_step = -1 if before is None else before.reached_step
+    steps = np.concatenate([attempt.steps for attempt in attempts]) if attempts else np.empty((0, len(COLUMNS)))
+    is_new = _is_new(steps[:, 0], reached_step)
+    gap: State = "down" if before is None else _GAPS.get(before.stopped_for, "stopped")
+    spans = _spans(flow, attempts, is_new)
+    painted: Painted[State] = paint(spans, begin_unix_s, end_unix_s, ground=gap)
+    devices = _devices(attempts, painted, 1 if before is None else before.devices)
+    found = _Recoveries(painted, devices, steps[~is_new, 1], before)
+    for attempt, of_attempt in _each(attempts, is_new):
+        found.take(attempt, attempt.steps[of_attempt])
+    return Goodput(
+        begin_unix_s=begin_unix_s,
+        end_unix_s=end_unix_s,
+        num_attempts=len(attempts),
+        num_steps=int(is_new.sum()),
+        num_redone_steps=int((~is_new).sum()),
+        num_tokens=int(steps[is_new, COLUMNS.index("tokens")].sum()),
+        devices=int(devices[-1]) if len(devices) else 1,
+        device_s=float(np.diff(painted.edges) @ devices),
+        parts_s=painted.seconds(),
+        parts_device_s=painted.seconds(devices),
+        recoveries=found.closed,
+        open_recovery=found.so_far(),
+        reached_step=found.reached_step,
+        reached_unix_s=found.reached_unix_s,
+        stopped_for=flow.stopped_for,
+    )
+
+
+def _is_new(steps: NDArray[np.float64], reached_step: int) -> NDArray[np.bool_]:
+    """Whether each step, in order of time, is further than all before it."""
+    furthest_before = np.maximum.accumulate(np.append(float(reached_step), steps))[:-1]
+    found: NDArray[np.bool_] = steps > furthest_before
+    return found
+
+
+def _spans(flow: FlowTrace, attempts: Sequence[AttemptTrace], is_new: NDArray[np.bool_]) -> Iterator[Span[State]]:
+    yield "orchestration", flow.begin_unix_s, flow.end_unix_s
+    yield from _of_ledger(flow.events)
+    for attempt, of_attempt in _each(attempts, is_new):
+        yield from _of_attempt(attempt, of_attempt)
+
+
+def _each(
+    attempts: Sequence[AttemptTrace], is_new: NDArray[np.bool_]
+) -> Iterator[tuple[AttemptTrace, NDArray[np.bool_]]]:
+    done = 0
+    for attempt in attempts:
+        yield attempt, is_new[done : done + len(attempt.steps)]
+        done += len(attempt.steps)
+
+
+def _of_ledger(events: Sequence[Event]) -> Iterator[Span[State]]:
+    for event in events:
+        name = str(event["event"])
+        if "duration_s" not in event or "outcome" not in event:
+            continue
+        stage = str(event.get("task", "")) if name == "task" else name.partition("stage.")[2]
+        state = _OF_STAGES.get(stage) if stage else _OF_EVENTS.get(name)
+        if state is not None:
+            yield state, float(event["unix_s"]), float(event["unix_s"]) + float(event["duration_s"])
+
+
+def _of_attempt(attempt: AttemptTrace, is_new: NDArray[np.bool_]) -> Iterator[Span[State]]:
+    begin_s, end_s = attempt.begin_unix_s, attempt.end_unix_s
+    first_s = float(attempt.steps[0, 1]) if len(attempt.steps) else end_s
+    yield "teardown", begin_s, end_s
+    yield "start", begin_s, first_s
+    yield from _of_ledger(attempt.events)
+    if attempt.record.state == "failed":
+        # A hung rank writes nothing; what follows its last sign is waiting for a deadline.
+        yield "detection", attempt.last_sign_unix_s, end_s
+    for row in attempt.excluded:
+        yield "excluded", row[1], row[1] + row[2]
+    for row, is_first in zip(attempt.steps, is_new, strict=True):
+        step_begin_s, step_end_s = row[1], row[1] + row[2]
+        yield ("productive" if is_first else "redone"), step_begin_s, step_end_s
+        if is_first:
+            at_s = step_begin_s
+            for place, part in enumerate(PARTS, start=len(COLUMNS) - len(PARTS)):
+                yield _OF_PARTS.get(part, "productive"), at_s, min(at_s + row[place], step_end_s)
+                at_s += row[place]
+
+
+def _devices(attempts: Sequence[AttemptTrace], painted: Painted[State], before: int) -> NDArray[np.float64]:
+    """How many devices each stretch has: the attempt's that goes on, or that comes next, or that was the last."""
+    sizes = np.array([attempt.world_size or 0 for attempt in attempts] or [before], np.float64)
+    # An attempt that came to no model had as many as the next that did.
+    for place in reversed(range(len(sizes) - 1)):
+        sizes[place] = sizes[place] or sizes[place + 1]
+    sizes = np.where(sizes > 0, sizes, sizes.max() or before)
+    ends = np.array([attempt.end_unix_s for attempt in attempts] or [painted.edges[-1]])
+    found: NDArray[np.float64] = sizes[np.minimum(np.searchsorted(ends, painted.edges[1:]), len(sizes) - 1)]
+    return found
+
+
+class _Recoveries:
+    """Follows the attempts of a flow run: how far they came, and what failed and has not been made good."""
+
+    def __init__(
+        self,
+        painted: Painted[State],
+        devices: NDArray[np.float64],
+        redone_unix_s: NDArray[np.float64],
+        before: Goodput | None,
+    ) -> None:
+        self._painted, self._devices, self._redone_unix_s = painted, devices, redone_unix_s
+        self.reached_step = -1 if before is None else before.reached_step
+        self.reached_unix_s = painted.edges[0] if before is None else before.reached_unix_s
+        self.closed: list[Recovery] = []
+        self._open = None if before is None else before.open_recovery
+        self._since_unix_s = float(painted.edges[0])
+        """From when on time is still to be added to the one that is open."""
+
+    def take(self, attempt: AttemptTrace, new: NDArray[np.float64]) -> None:
+        """Args:
+        new: its steps that had not been made before.
+        """
+        if len(new):
+            if self._open is not None:
+                self.closed.append(self._with_time_until(self._open, float(new[0, 1])))
+                self._open = None
+            self.reached_step = int(new[-1, 0])
+            self.reached_unix_s = float(new[-1, 1] + new[-1, 2])
+        # An attempt that came no further than the one before is a part of that one's recovery.
+        if attempt.record.state == "failed" and self._open is None:
+            begin_unix_s = self.reached_unix_s if self.reached_step >= 0 else attempt.begin_unix_s
+            self._since_unix_s = max(begin_unix_s, float(self._painted.edges[0]))
+            failure = attempt.record.failure
+            self._open = Recovery(
+                attempt=attempt.record.attempt,
+                cause=failure.cause,
+                what=failure.what,
+                begin_unix_s=begin_unix_s,
+                lost_steps=0,
+                total_s=0.0,
+                device_s=0.0,
+                parts_s={},
+            )
+
+    def so_far(self) -> Recovery | None:
+        return None if self._open is None else self._with_time_until(self._open, float(self._painted.edges[-1]))
+
+    def _with_time_until(self, recovery: Recovery, end_unix_s: float) -> Recovery:
+        begin_unix_s = self._since_unix_s
+        part = self._painted._replace(edges=np.clip(self._painted.edges, begin_unix_s, end_unix_s))
+        again = (self._redone_unix_s >= begin_unix_s) & (self._redone_unix_s < end_unix_s)
+        return recovery.model_copy(
+            update={
+                "lost_steps": recovery.lost_steps + int(again.sum()),
+                "total_s": recovery.total_s + end_unix_s - begin_unix_s,
+                "device_s": recovery.device_s + float(np.diff(part.edges) @ self._devices),
+                "parts_s": added(recovery.parts_s, part.seconds()),
+            }
+        )
+
+
+def added(*parts: Mapping[State, float]) -> dict[State, float]:
+    """Seconds by state, summed, the largest first."""
+    total: dict[State, float] = {}
+    for part in parts:
+        for state, seconds in part.items():
+            total[state] = total.get(state, 0.0) + seconds
+    return dict(sorted(total.items(), key=lambda part: -part[1]))
+
+
+class RunGoodput(BaseModel):
+    """Of one run's whole life, up to its registration, or so far."""
 
     run: str
     pipeline: str
@@ -129,7 +336,7 @@ class RunAccount(BaseModel):
     parts_s: dict[State, float]
     """Wall seconds by state, the largest first; they sum to `wall_s`."""
     parts_device_s: dict[State, float]
-    """The same times devices; between attempts those that the next one has."""
+    """The same times devices."""
     ettr: float
     """Effective training time ratio: device-seconds of steps that count, whole, over all."""
     productive_ratio: float
@@ -137,166 +344,53 @@ class RunAccount(BaseModel):
     tokens_per_s: float
     """Effective: over the wall time of the whole life."""
     waste_device_s: dict[str, float]
-    """By cause of a failed attempt: what it took to be where it had been."""
+    """By cause of a failed attempt: what it took to be where it had been, so far."""
     recoveries: list[Recovery]
+    open_recovery: Recovery | None
+    """What failed last, if the run is no further since."""
 
 
-def run_account(life: RunLife) -> RunAccount:
-    """The account of a run, from what its ledgers hold."""
-    attempts = life.attempts
-    steps = np.concatenate([attempt.steps for attempt in attempts]) if attempts else np.empty((0, len(COLUMNS)))
-    counted = _counted(steps[:, 0])
-    painted: Painted[State] = paint(_spans(life, counted), life.begin_unix_s, life.end_unix_s, ground="down")
-    devices = _devices(attempts, painted)
-    parts_s, parts_device_s = painted.seconds(), painted.seconds(devices)
-    device_s = float(np.diff(painted.edges) @ devices)
-    recoveries = list(_recoveries(attempts, painted, devices))
+class Life(NamedTuple):
+    """The flow runs of a run, oldest first, up to the first that registered its model: later ones found it."""
+
+    run: str
+    pipeline: str
+    is_over: bool
+    flows: Sequence[Goodput]
+
+
+def run_goodput(life: Life) -> RunGoodput:
+    """The account of a run: the sum of its flow runs'."""
+    flows = life.flows
+    begin_unix_s, end_unix_s = flows[0].begin_unix_s, flows[-1].end_unix_s
+    parts_device_s = added(*(flow.parts_device_s for flow in flows))
+    device_s, wall_s = sum(flow.device_s for flow in flows), end_unix_s - begin_unix_s
+    num_tokens = sum(flow.num_tokens for flow in flows)
+    recoveries = [recovery for flow in flows for recovery in flow.recoveries]
+    open_recovery = flows[-1].open_recovery
     waste: dict[str, float] = {}
-    for recovery in recoveries:
+    for recovery in (*recoveries, *([] if open_recovery is None else [open_recovery])):
         waste[recovery.cause] = waste.get(recovery.cause, 0.0) + recovery.device_s
-    wall_s = life.end_unix_s - life.begin_unix_s
-    num_tokens = int(steps[counted, COLUMNS.index("tokens")].sum())
-    return RunAccount(
+    return RunGoodput(
         run=life.run,
-        pipeline=life.flows[0].pipeline,
-        begin_unix_s=life.begin_unix_s,
-        end_unix_s=life.end_unix_s,
+        pipeline=life.pipeline,
+        begin_unix_s=begin_unix_s,
+        end_unix_s=end_unix_s,
         is_over=life.is_over,
-        num_flow_runs=len(life.flows),
-        num_attempts=len(attempts),
-        num_steps=int(counted.sum()),
-        num_redone_steps=int((~counted).sum()),
+        num_flow_runs=len(flows),
+        num_attempts=sum(flow.num_attempts for flow in flows),
+        num_steps=sum(flow.num_steps for flow in flows),
+        num_redone_steps=sum(flow.num_redone_steps for flow in flows),
         num_tokens=num_tokens,
-        devices=_world_size(attempts),
+        devices=flows[-1].devices,
         wall_s=wall_s,
         device_s=device_s,
-        parts_s=parts_s,
+        parts_s=added(*(flow.parts_s for flow in flows)),
         parts_device_s=parts_device_s,
         ettr=sum(parts_device_s.get(state, 0.0) for state in FORWARD) / device_s if device_s else 0.0,
         productive_ratio=parts_device_s.get("productive", 0.0) / device_s if device_s else 0.0,
         tokens_per_s=num_tokens / wall_s if wall_s else 0.0,
         waste_device_s=dict(sorted(waste.items(), key=lambda part: -part[1])),
         recoveries=recoveries,
+        open_recovery=open_recovery,
     )
-
-
-def _counted(steps: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether each step in order of time is the last of its number, and none before it was made again after it."""
-    if not len(steps):
-        return np.zeros(0, np.bool_)
-    # Whoever goes back to step s makes all from s on again: what counts is below all that comes later.
-    lowest_later = np.minimum.accumulate(np.append(steps[1:], np.inf)[::-1])[::-1]
-    found: NDArray[np.bool_] = steps < lowest_later
-    return found
-
-
-def _spans(life: RunLife, counted: NDArray[np.bool_]) -> Iterator[Span[State]]:
-    for flow in life.flows:
-        yield "orchestration", flow.begin_unix_s, flow.end_unix_s
-        yield from _of_ledger(flow.events)
-    for earlier, later in itertools.pairwise(life.flows):
-        if earlier.end_unix_s < later.begin_unix_s:
-            yield _GAPS.get(earlier.stopped_for, "stopped"), earlier.end_unix_s, later.begin_unix_s
-    done = 0
-    for attempt in life.attempts:
-        yield from _of_attempt(attempt, counted[done : done + len(attempt.steps)])
-        done += len(attempt.steps)
-
-
-def _of_ledger(events: Sequence[Event]) -> Iterator[Span[State]]:
-    for event in events:
-        name = str(event["event"])
-        if "duration_s" not in event or "outcome" not in event:
-            continue
-        stage = str(event.get("task", "")) if name == "task" else name.partition("stage.")[2]
-        state = _OF_STAGES.get(stage) if stage else _OF_EVENTS.get(name)
-        if state is not None:
-            yield state, float(event["unix_s"]), float(event["unix_s"]) + float(event["duration_s"])
-
-
-def _of_attempt(attempt: AttemptTrace, counted: NDArray[np.bool_]) -> Iterator[Span[State]]:
-    begin_s, end_s = attempt.begin_unix_s, attempt.end_unix_s
-    first_s = float(attempt.steps[0, 1]) if len(attempt.steps) else end_s
-    yield "teardown", begin_s, end_s
-    yield "start", begin_s, first_s
-    yield from _of_ledger(attempt.events)
-    if attempt.record.state == "failed":
-        # A hung rank writes nothing; what follows its last sign is waiting for a deadline.
-        yield "detection", attempt.last_sign_unix_s, end_s
-    for row in attempt.excluded:
-        yield "excluded", row[1], row[1] + row[2]
-    for row, counts in zip(attempt.steps, counted, strict=True):
-        step_begin_s, step_end_s = row[1], row[1] + row[2]
-        yield ("productive" if counts else "redone"), step_begin_s, step_end_s
-        if counts:
-            at_s = step_begin_s
-            for place, part in enumerate(PARTS, start=len(COLUMNS) - len(PARTS)):
-                yield _OF_PARTS.get(part, "productive"), at_s, min(at_s + row[place], step_end_s)
-                at_s += row[place]
-
-
-def _devices(attempts: Sequence[AttemptTrace], painted: Painted[State]) -> NDArray[np.float64]:
-    """How many devices each stretch has: the attempt's that goes on, or that comes next, or that was the last."""
-    sizes = np.array([attempt.world_size or 0 for attempt in attempts] or [1], np.float64)
-    # An attempt that came to no model had as many as the next that did.
-    for place in reversed(range(len(sizes) - 1)):
-        sizes[place] = sizes[place] or sizes[place + 1]
-    sizes = np.where(sizes > 0, sizes, sizes.max() or 1.0)
-    ends = np.array([attempt.end_unix_s for attempt in attempts] or [painted.edges[-1]])
-    found: NDArray[np.float64] = sizes[np.minimum(np.searchsorted(ends, painted.edges[1:]), len(sizes) - 1)]
-    return found
-
-
-def _world_size(attempts: Sequence[AttemptTrace]) -> int:
-    return next((attempt.world_size for attempt in reversed(attempts) if attempt.world_size), 1)
-
-
-def _recoveries(
-    attempts: Sequence[AttemptTrace], painted: Painted[State], devices: NDArray[np.float64]
-) -> Iterator[Recovery]:
-    reached, reached_unix_s, recovered_unix_s = -1.0, painted.edges[0], painted.edges[0]
-    for place, attempt in enumerate(attempts):
-        if len(attempt.steps) and attempt.steps[:, 0].max() > reached:
-            reached = float(attempt.steps[:, 0].max())
-            reached_unix_s = float(attempt.steps[-1, 1] + attempt.steps[-1, 2])
-        later = attempts[place + 1 :]
-        end_unix_s = _first_beyond(later, reached)
-        if attempt.record.state != "failed" or end_unix_s is None:
-            continue
-        begin_unix_s = reached_unix_s if reached >= 0 else attempt.begin_unix_s
-        # An attempt that came no further than the one before is a part of that one's recovery.
-        if begin_unix_s < recovered_unix_s:
-            continue
-        recovered_unix_s = end_unix_s
-        part = painted._replace(edges=np.clip(painted.edges, begin_unix_s, end_unix_s))
-        yield Recovery(
-            attempt=attempt.record.attempt,
-            cause=attempt.record.failure.cause,
-            what=attempt.record.failure.what,
-            begin_unix_s=begin_unix_s,
-            lost_steps=sum(_num_again(each, reached, end_unix_s) for each in later),
-            total_s=end_unix_s - begin_unix_s,
-            device_s=float(np.diff(part.edges) @ devices),
-            parts_s=_with_steps_redone(part.seconds()),
-        )
-
-
-def _num_again(attempt: AttemptTrace, reached: float, end_unix_s: float) -> int:
-    """Steps that the attempt made once more before that; what goes back later is another recovery's."""
-    return int(((attempt.steps[:, 0] <= reached) & (attempt.steps[:, 1] < end_unix_s)).sum())
-
-
-def _with_steps_redone(parts_s: Mapping[State, float]) -> dict[State, float]:
-    of_steps = (*FORWARD, "checkpoint_stall", "redone")
-    redone_s = sum(parts_s.get(state, 0.0) for state in of_steps)
-    found = {state: seconds for state, seconds in parts_s.items() if state not in of_steps}
-    return {**found, **({"redone": redone_s} if redone_s else {})}
-
-
-def _first_beyond(attempts: Sequence[AttemptTrace], reached: float) -> float | None:
-    """When a step began that had not been made before."""
-    for attempt in attempts:
-        beyond = attempt.steps[attempt.steps[:, 0] > reached]
-        if len(beyond):
-            return float(beyond[0, 1])
-    return None

@@ -17,17 +17,17 @@ from headway.data_contracts.store.documents import Snapshot
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.places import all_named, entries
 from headway.data_contracts.store.publication import Workspace
-from headway.data_contracts.store.regular_files import open_regular
 from headway.data_contracts.types.report_text import length
+from headway.flows.accounts.flow_ledgers import living_flow
 from headway.tasks.core.run_progress import read_progress
 from headway.tasks.core.stage_records import STAGES, newest_record_of
 from headway.training.checkpoint.layout import MANIFEST_NAME, committed_steps, directory_name
 from headway.training.launch.base.launcher import Handle
-from headway.training.launch.base.process_tree import ALREADY_DEAD, process_state, processes_with
+from headway.training.launch.base.process_tree import process_state, processes_with
 from headway.training.launch.base.protocol import TOKEN, AttemptFiles, NodeStatus, attempt_numbers, read_json
 from headway.training.launch.base.record import record_or_none
 from headway.training.launch.base.retry_budget import AttemptRecords
-from headway.training.observe.ledger import Event, SpoolTail, read_events
+from headway.training.observe.ledger import Event, read_events
 
 SILENT_S = 60.0
 """After which a rank or guard without a sign of life is named; ranks of long steps get ten of these."""
@@ -101,35 +101,9 @@ def read_running(workspace: Workspace) -> list[RunningRetrain]:
     for flow_run in entries(workspace.local_root / "ledger"):
         spool = flow_run / "flow.jsonl"
         with contextlib.suppress(OSError):
-            if (begin := _living(spool)) is not None:
+            if (begin := living_flow(spool)) is not None:
                 found.append((float(begin["unix_s"]), _running(workspace, begin, read_events(spool))))
     return [running for _, running in sorted(found, key=lambda each: each[0])]
-
-
-def _living(spool: Path) -> Event | None:
-    """The first event of a flow run that runs here; None of any other."""
-    first = next(SpoolTail(spool).stream(), {})
-    if first.get("event") != "flow.begin" or first.get("host") != socket.gethostname():
-        return None
-    with open_regular(spool) as stream:
-        # It is the last event: the end of a long file is enough to see it.
-        stream.seek(max(stream.seek(0, 2) - 4096, 0))
-        if b'"event":"flow.end"' in stream.read():
-            return None
-    # Where users share a workspace, a line may be anybody's; one that lacks this is none of ours.
-    if any(first.get(field) is None for field in ("pid", "pipeline", "flow_run")):
-        return None
-    pid, ticks = int(first["pid"]), first.get("start_ticks")
-    return first if process_state(pid) not in ALREADY_DEAD and start_ticks(pid) == ticks else None
-
-
-def start_ticks(pid: int) -> int | None:
-    """When the kernel started a process, in ticks since boot: with its number, its identity. None when it is gone."""
-    try:
-        # The second field, the program's name in brackets, may hold spaces and brackets; the start is the 22nd.
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return None
 
 
 def _running(workspace: Workspace, begin: Event, events: list[Event]) -> RunningRetrain:

@@ -18,13 +18,14 @@ from headway.data_contracts.store.leftovers import at_work_in, scratch_folder
 from headway.data_contracts.store.places import as_unusable
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.flows.accounts.flow_ledgers import ledger_spool, start_ticks
+from headway.flows.accounts.kept_accounts import keep_quietly
 from headway.flows.config.pipeline_file import pipeline_file
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.request import RetrainRequest, TrainingRequest
 from headway.flows.prefect_api.worker_watchdog import ended_with_worker
 from headway.flows.report.failure_facts import BRIEFLY, failure_card
 from headway.flows.report.run_log import run_log
-from headway.flows.run.running_retrains import start_ticks
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.devices import LIMITS, Devices, UnlimitedDevices
 from headway.tasks.core.flow_run import current_flow_run
@@ -152,8 +153,12 @@ def _published_at_the_end(workspace: Workspace, identity: str) -> Iterator[None]
 
 def _publish_ledger(workspace: Workspace, identity: str) -> None:
     # The ledger is a copy there: a store that is away must not make a finished retrain fail.
+    brief = Workspace(workspace.uri, BRIEFLY)
+    # A workspace that went away must not be made anew.
+    brief.presence = workspace.presence
     with contextlib.suppress(OSError, HeadwayError):
-        Workspace(workspace.uri, BRIEFLY).publish_tree(f"ledger/{identity}")
+        brief.publish_tree(f"ledger/{identity}")
+    keep_quietly(brief, identity)
 
 
 @contextlib.contextmanager
@@ -213,7 +218,3 @@ def _digests(workspace: Workspace) -> Iterator[DigestCache]:
         with contextlib.suppress(OSError, HeadwayError):
             workspace.require_there()
             digests.save()  # what was hashed need not be hashed again; losing it costs time alone
-
-
-def ledger_spool(workspace: Workspace, flow_run_id: str) -> Path:
-    return workspace.local_path(f"ledger/{flow_run_id}/flow.jsonl")

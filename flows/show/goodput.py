@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -12,14 +11,14 @@ from rich.text import Text
 from headway.data_contracts.store import plain_text
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import count, length
-from headway.flows.accounts.goodput import MEANING, RunAccount, run_account
-from headway.flows.accounts.run_life import read_life
+from headway.flows.accounts.goodput import MEANING, RunGoodput, run_goodput
+from headway.flows.accounts.kept_accounts import life_of
 from headway.flows.console.console import plain_console, print_table
 from headway.flows.show.status import run_asked
 
 
-def read_goodput(workspace_uri: str, run: str) -> RunAccount:
-    """The account of a run, as far as this machine has its ledgers.
+def read_goodput(workspace_uri: str, run: str) -> RunGoodput:
+    """The account of a run, as far as its flow runs' accounts and this machine's ledgers have it.
 
     Args:
         run: the beginning of a run's id, or a flow run's; empty: the one that runs, or the newest.
@@ -27,11 +26,10 @@ def read_goodput(workspace_uri: str, run: str) -> RunAccount:
     Raises:
         ConfigError: no such run, or several; nothing of its training is here.
     """
-    folder = Path(run_asked(workspace_uri, run).folder)
-    return run_account(read_life(folder, Workspace(workspace_uri).local_path("ledger")))
+    return run_goodput(life_of(Workspace(workspace_uri), run_asked(workspace_uri, run).run))
 
 
-def print_goodput(account: RunAccount, console: Console | None = None) -> None:
+def print_goodput(account: RunGoodput, console: Console | None = None) -> None:
     """The ratio first, then where the time went, then what each recovery took."""
     console = console or plain_console()
     so_far = "" if account.is_over else ", so far"
@@ -56,7 +54,7 @@ def print_goodput(account: RunAccount, console: Console | None = None) -> None:
         print_table(console, _recoveries(account))
 
 
-def _recoveries(account: RunAccount) -> Table:
+def _recoveries(account: RunGoodput) -> Table:
     table = Table("recovery", "attempt", "cause", "took", "steps again", "most of it", box=None, padding=(0, 2, 0, 0))
     for each in account.recoveries:
         when = datetime.datetime.fromtimestamp(each.begin_unix_s, datetime.UTC).isoformat(sep=" ", timespec="seconds")

@@ -114,6 +114,7 @@ def train(
     Args:
         name: what people are told that its steps are of; empty where the flow run trains one run alone.
     """
+    context.ledger.event("run.named", run=settled.run.link.sha256)
     return find_or_make(
         context,
         "launch",

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.flows.accounts.goodput import MEANING, STATES, RunAccount, run_account
-from headway.flows.accounts.run_life import read_life
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.accounts.flow_ledgers import ledger_spool
+from headway.flows.accounts.goodput import MEANING, STATES, RunGoodput, run_goodput
+from headway.flows.accounts.kept_accounts import life_of
 from headway.training.launch.base.failure import Failure
 from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords
 from headway.training.observe.ledger import Event, Ledger
 
+RUN = "0123456789abcdef"
 LOST = Failure(cause="infrastructure", what="rank 1 was killed.", retryable=True)
 STEP = {"tokens": 10, "data_s": 0.1, "forward_s": 0.2, "backward_s": 0.3, "sync_s": 0.3, "staging_s": 0.0}
 
@@ -22,13 +25,15 @@ class Life:
     """Ledgers of a run, written as flows, supervisors and ranks write them."""
 
     def __init__(self, folder: Path) -> None:
-        self.run_dir, self.ledgers = folder / "runs" / "0123456789abcdef", folder / "ledger"
+        self.workspace = Workspace.create(str(folder / "workspace"))
+        self.run_dir = self.workspace.local_path(f"runs/{RUN}")
         self.run_dir.mkdir(parents=True)
         self._num_attempts = 0
 
     def flow(self, name: str, begin_s: float, end_s: float, *spans: tuple[str, float, float], stop: str = "") -> None:
-        ledger = Ledger(self.ledgers / name / "flow.jsonl", process="flow", flow_run=name)
+        ledger = Ledger(ledger_spool(self.workspace, name), process="flow", flow_run=name)
         _write(ledger, {"event": "flow.begin", "unix_s": begin_s, "pipeline": "p", "started_unix_s": begin_s})
+        _write(ledger, {"event": "run.named", "unix_s": begin_s, "run": RUN + "0" * 48})
         for span in spans:
             _write(ledger, _span(*span))
         if stop:
@@ -73,8 +78,8 @@ class Life:
         if end_s is not None:
             records.end(record)
 
-    def account(self) -> RunAccount:
-        return run_account(read_life(self.run_dir, self.ledgers))
+    def account(self) -> RunGoodput:
+        return run_goodput(life_of(self.workspace, RUN))
 
 
 def _span(name: str, begin_s: float, end_s: float) -> Event:
@@ -115,7 +120,7 @@ def test_states_of_a_life_with_a_kill_a_window_and_a_queue_sum_to_wall_time_time
     assert account.is_over
 
 
-def test_a_step_counts_once_where_it_was_made_last(life: Life) -> None:
+def test_a_step_counts_once_where_it_was_made_first(life: Life) -> None:
     life.flow("a", 0.0, 60.0)
     life.attempt("a", 1.0, 12.0, numbered(1, 8, 3.0), failure=LOST)
     life.attempt("a", 20.0, 40.0, numbered(5, 12, 25.0))

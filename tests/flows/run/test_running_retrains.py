@@ -19,8 +19,9 @@ from rich.console import Console
 from headway.data_contracts.store import stages
 from headway.data_contracts.store.documents import Link, Snapshot
 from headway.data_contracts.store.publication import Workspace
+from headway.flows.accounts.flow_ledgers import start_ticks
 from headway.flows.config.request import RetrainRequest
-from headway.flows.run.running_retrains import RunningRetrain, start_ticks, words
+from headway.flows.run.running_retrains import RunningRetrain, words
 from headway.flows.run.session import session
 from headway.flows.show.status import print_status, read_status
 from headway.flows.show.status_metrics import metrics

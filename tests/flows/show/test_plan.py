@@ -18,9 +18,9 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import document_path
 from headway.data_contracts.suites import contract_file
 from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.flows.accounts.flow_ledgers import start_ticks
 from headway.flows.config.pipeline_spec import load_pipeline
 from headway.flows.config.request import RetrainRequest
-from headway.flows.run.running_retrains import start_ticks
 from headway.flows.show.plan import Plan, make_plan, print_plan
 from headway.tasks.rows.fitted_refs import detail_of, fitted_ref
 

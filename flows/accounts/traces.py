@@ -1,4 +1,4 @@
-"""What the ledgers of a run's whole life hold: all its flow runs, all its attempts, and every step that they made.
+"""What is left of flow runs and attempts in their ledgers, in the form that accounts are made from.
 
 Of an attempt rank 0 speaks for all: ranks of a synchronous gang make the same steps at the same times.
 """
@@ -13,15 +13,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data_contracts.store.errors import ConfigError
 from headway.training.launch.base.gang import attempt_folder
 from headway.training.launch.base.protocol import AttemptFiles
-from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords
+from headway.training.launch.base.retry_budget import AttemptRecord
 from headway.training.observe.ledger import Event, SpoolTail, event_end_unix_s
 from headway.training.observe.step_summary import PARTS
 
 REGISTERED = "stage.register"
-COLUMNS = ("step", "unix_s", "duration_s", "tokens", *(f"{part}_s" for part in PARTS))
+RUN_CHARACTERS = 16
+"""Of a run's digest, as its folder is named."""
+COLUMNS = ("step", "unix_s", "duration_s", "tokens", "loss", "grad_norm", "mfu", *(f"{part}_s" for part in PARTS))
+"""Of a step; what a record lacks is nan in `OPTIONAL`, and 0 elsewhere."""
+OPTIONAL = ("loss", "grad_norm", "mfu")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,13 +43,19 @@ class AttemptTrace:
     """Of rank 0, in order of time, shape (steps, len(COLUMNS)); those that a guard left out are not among them."""
     excluded: NDArray[np.float64]
     """Those, in the same form."""
+    traffic: dict[str, dict[str, float]]
+    """Of rank 0's steps, by kind of collective: calls, bytes sent and seconds busy."""
     last_sign_unix_s: float
     """The end of what rank 0 wrote last."""
+
+    def of_steps(self, column: str) -> NDArray[np.float64]:
+        """One column of its steps."""
+        return self.steps[:, COLUMNS.index(column)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlowTrace:
-    """What is left of one flow run that worked on the run."""
+    """What is left of one flow run."""
 
     flow_run: str
     pipeline: str
@@ -55,59 +64,26 @@ class FlowTrace:
     """Its last word's, however it ended."""
     stopped_for: str = ""
     """Why it stopped in order, such as `window closed`; empty: it did not."""
-    has_registered: bool = False
+    has_ended: bool = True
+    """It wrote its last word; one that lacks it goes on, or was killed."""
     events: tuple[Event, ...] = field(repr=False, default=())
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunLife:
-    run: str
-    flows: tuple[FlowTrace, ...]
-    """By their begin; up to the first that registered the model: later ones found it."""
-    attempts: tuple[AttemptTrace, ...]
+    @property
+    def run(self) -> str:
+        """The id of the run that it was at; empty: it came to none, or, as trials do, to several."""
+        runs = {str(event.get("run", ""))[:RUN_CHARACTERS] for event in self.named("run.named")}
+        return runs.pop() if len(runs) == 1 else ""
 
     @property
-    def begin_unix_s(self) -> float:
-        return min(flow.begin_unix_s for flow in self.flows)
+    def has_registered(self) -> bool:
+        return any(event.get("outcome") == "ok" for event in self.named(REGISTERED))
 
-    @property
-    def end_unix_s(self) -> float:
-        ends = [*(flow.end_unix_s for flow in self.flows), *(attempt.end_unix_s for attempt in self.attempts)]
-        return max(ends)
-
-    @property
-    def is_over(self) -> bool:
-        return any(flow.has_registered for flow in self.flows)
+    def named(self, name: str) -> Iterator[Event]:
+        return (event for event in self.events if event["event"] == name)
 
 
-def read_life(run_dir: Path, ledgers: Path) -> RunLife:
-    """Everything that this machine has of it.
-
-    Args:
-        run_dir: the run's folder.
-        ledgers: the folder of the flow runs' ledgers, each `<flow run>/flow.jsonl`.
-
-    Raises:
-        ConfigError: nobody has tried to train it here.
-    """
-    records = AttemptRecords(run_dir).all()
-    scopes = dict.fromkeys(record.scope for record in records)
-    found = [flow for scope in scopes if (flow := _read_flow(ledgers / scope / "flow.jsonl", scope)) is not None]
-    flows = sorted(found, key=lambda flow: flow.begin_unix_s)
-    if not flows:
-        raise ConfigError(
-            "no ledger of a flow run that trained it is here.",
-            where=str(run_dir),
-            advice="Ask on the machine that trained it; `headway status` shows what is known here.",
-        )
-    last = next((place for place, flow in enumerate(flows) if flow.has_registered), len(flows) - 1)
-    kept = tuple(flows[: last + 1])
-    of = {flow.flow_run for flow in kept}
-    attempts = tuple(_read_attempt(run_dir, record) for record in records if record.scope in of)
-    return RunLife(run=run_dir.name, flows=kept, attempts=attempts)
-
-
-def _read_flow(spool: Path, flow_run: str) -> FlowTrace | None:
+def read_flow(spool: Path, flow_run: str) -> FlowTrace | None:
+    """None: there is no such ledger, or nothing of its begin is left."""
     events = tuple(_stream(spool))
     begin = next((event for event in events if event["event"] == "flow.begin"), None)
     if begin is None:
@@ -120,20 +96,23 @@ def _read_flow(spool: Path, flow_run: str) -> FlowTrace | None:
         # One that was killed has no last word but its last event.
         end_unix_s=max(event_end_unix_s(event) for event in events),
         stopped_for=str(stopped.get("reason") or ""),
-        has_registered=any(event["event"] == REGISTERED and event.get("outcome") == "ok" for event in events),
+        has_ended=any(event["event"] == "flow.end" for event in events),
         events=events,
     )
 
 
-def _read_attempt(run_dir: Path, record: AttemptRecord) -> AttemptTrace:
+def read_attempt(run_dir: Path, record: AttemptRecord) -> AttemptTrace:
+    """What is left of it under the run's folder."""
     files = AttemptFiles(attempt_folder(run_dir, record.attempt))
     events: list[Event] = []
     steps, excluded = array("d"), array("d")
+    traffic: dict[str, dict[str, float]] = {}
     last_sign_unix_s, world_size = record.start_unix_s, None
     for event in _stream(files.rank_spool(0)):
         if event["event"] in ("step", "step.excluded"):
             into = steps if event["event"] == "step" else excluded
-            into.extend(float(event.get(name) or 0.0) for name in COLUMNS)
+            into.extend(_figure(event, name) for name in COLUMNS)
+            _add_traffic(traffic, event)
         else:
             events.append(event)
             if event["event"] == "model":
@@ -147,8 +126,23 @@ def _read_attempt(run_dir: Path, record: AttemptRecord) -> AttemptTrace:
         events=tuple(events),
         steps=np.frombuffer(steps).reshape(-1, len(COLUMNS)),
         excluded=np.frombuffer(excluded).reshape(-1, len(COLUMNS)),
+        traffic=traffic,
         last_sign_unix_s=last_sign_unix_s,
     )
+
+
+def _figure(event: Event, name: str) -> float:
+    value = event.get(name)
+    if isinstance(value, (int, float)):
+        return float(value)
+    return float("nan") if name in OPTIONAL else 0.0
+
+
+def _add_traffic(traffic: dict[str, dict[str, float]], step: Event) -> None:
+    for kind, cost in (step.get("traffic") or {}).items():
+        total = traffic.setdefault(str(kind), {})
+        for name, value in cost.items():
+            total[name] = total.get(name, 0.0) + float(value)
 
 
 def _stream(spool: Path) -> Iterator[Event]:

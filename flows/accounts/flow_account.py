@@ -1,0 +1,290 @@
+"""The account of a flow run: one small document of what its ledgers say, for whoever looks at many of them.
+
+Made when a flow run ends, or by whoever looks first after one was killed, and kept when ledgers are cleaned away.
+Metrics, boards, costs and reports add accounts up; none of them reads a ledger of a flow run that is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from headway.flows.accounts.goodput import Goodput, goodput_of
+from headway.flows.accounts.traces import COLUMNS, OPTIONAL, AttemptTrace, FlowTrace
+from headway.tasks.core.stage_records import STAGES
+from headway.training.launch.base.retry_budget import OWNER_WAS_LOST
+from headway.training.observe.ledger import Event
+from headway.training.observe.step_summary import PARTS
+
+FORMAT_VERSION = 1
+STEP_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+LONG_BOUNDS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
+"""Of what is no step: checkpoints, recoveries."""
+CURVE_POINTS = 100
+"""Of loss and step time that are kept for a picture."""
+
+Outcome = Literal["succeeded", "failed", "stopped", "lost"]
+"""`lost`: it was killed, and wrote no last word."""
+
+
+class Histogram(BaseModel):
+    """Counts of durations, each up to its bound and over the one before; the last is of all that are longer."""
+
+    counts: list[int]
+    sum_s: float
+
+    @classmethod
+    def of(cls, values_s: NDArray[np.float64] | Sequence[float], bounds_s: Sequence[float]) -> Self:
+        values = np.asarray(values_s, np.float64)
+        places = np.searchsorted(np.asarray(bounds_s), values, side="left")
+        counts = np.bincount(places, minlength=len(bounds_s) + 1)
+        return cls(counts=counts.tolist(), sum_s=float(values.sum()))
+
+    def plus(self, other: Self) -> Self:
+        counts = [one + another for one, another in zip(self.counts, other.counts, strict=True)]
+        return type(self)(counts=counts, sum_s=self.sum_s + other.sum_s)
+
+
+class Traffic(BaseModel):
+    """Rank 0's collectives of one kind."""
+
+    num_calls: int
+    sent_bytes: int
+    busy_s: float
+
+
+class Curve(BaseModel):
+    """Means over stretches of steps, each at its last step."""
+
+    step: list[int]
+    unix_s: list[float]
+    loss: list[float | None]
+    step_s: list[float]
+
+
+class FlowAccount(BaseModel):
+    """What a flow run did, and what came of it."""
+
+    format_version: int = FORMAT_VERSION
+    flow_run: str
+    pipeline: str
+    host: str
+    run: str
+    """Empty: it came to none, or to several, as trials do."""
+    outcome: Outcome
+    cause: str
+    """Of a failure, or why it was stopped."""
+    stage: str
+    """The one that failed."""
+    has_registered: bool
+    begin_unix_s: float
+    end_unix_s: float
+    stages_s: dict[str, float]
+    """Wall time of its stages, found ones too."""
+    goodput: Goodput
+    steps_s: dict[str, Histogram]
+    """Of steps by part, and of whole ones as `step`; with `STEP_BOUNDS_S`."""
+    num_tokens: int
+    """Trained on, each time that a step was made."""
+    num_nonfinite: int
+    """Steps whose loss was not finite."""
+    num_excluded: int
+    """Batches that a guard left out."""
+    loss: float | None
+    grad_norm: float | None
+    """Of the newest step that has one."""
+    mfu: float | None
+    """Median model FLOPs utilisation, where the device's peak is known."""
+    traffic: dict[str, Traffic]
+    checkpoints: dict[str, dict[str, int]]
+    """How many by `save`, `restore` and `verify`, and by what became of each."""
+    checkpoints_s: dict[str, Histogram]
+    """Durations by the same, and of saves until they are durable, as `durable`; with `LONG_BOUNDS_S`."""
+    checkpoint_unix_s: float | None
+    """When the newest was durable."""
+    interruptions: dict[str, int]
+    """Attempts that ended before their last step, by cause."""
+    resumes: dict[str, int]
+    """Attempts that went on from a checkpoint, by outcome: `ok` came to a new step."""
+    requeues: dict[str, int]
+    """Starts after the first, by who asked: `attempt` of a supervisor, `job` of a scheduler."""
+    curve: Curve | None
+
+
+def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Goodput | None) -> FlowAccount:
+    """The account of a flow run that is over, or so far.
+
+    Args:
+        attempts: its own at training, oldest first.
+        before: of the run's flow run before it.
+    """
+    begin = next(flow.named("flow.begin"))
+    outcome, cause, stage = _end(flow)
+    steps = np.concatenate([attempt.steps for attempt in attempts]) if attempts else np.empty((0, len(COLUMNS)))
+    column = {name: steps[:, place] for place, name in enumerate(COLUMNS)}
+    newest = {name: _newest(column[name]) for name in OPTIONAL}
+    mfus = column["mfu"][np.isfinite(column["mfu"])]
+    account = goodput_of(flow, attempts, before)
+    durable = [float(event["unix_s"]) for attempt in attempts for event in _of(attempt, "checkpoint.durable")]
+    return FlowAccount(
+        flow_run=flow.flow_run,
+        pipeline=flow.pipeline,
+        host=str(begin.get("host", "")),
+        run=flow.run,
+        outcome=outcome,
+        cause=cause,
+        stage=stage,
+        has_registered=flow.has_registered,
+        begin_unix_s=flow.begin_unix_s,
+        end_unix_s=account.end_unix_s,
+        stages_s=_stages_s(flow),
+        goodput=account,
+        steps_s=_steps_s(column) if len(steps) else {},
+        num_tokens=int(column["tokens"].sum()),
+        num_nonfinite=int((~np.isfinite(column["loss"])).sum()),
+        num_excluded=sum(len(attempt.excluded) for attempt in attempts),
+        loss=newest["loss"],
+        grad_norm=newest["grad_norm"],
+        mfu=float(np.median(mfus)) if len(mfus) else None,
+        traffic=_traffic(attempts),
+        checkpoints=_checkpoints(flow, attempts),
+        checkpoints_s=_checkpoints_s(flow, attempts),
+        checkpoint_unix_s=max(durable, default=None),
+        interruptions=_counted(each.record.failure.cause or each.record.state for each in attempts if _was_cut(each)),
+        resumes=_counted("ok" if len(each.steps) else "failed" for each in attempts if _went_on(each)),
+        requeues=_requeues(flow, attempts),
+        curve=_curve(column) if len(steps) else None,
+    )
+
+
+def _end(flow: FlowTrace) -> tuple[Outcome, str, str]:
+    """Outcome, cause and the stage that failed."""
+    if flow.stopped_for:
+        return "stopped", flow.stopped_for, ""
+    failed = next(flow.named("flow.failed"), None)
+    if failed is not None:
+        card = next(flow.named("flow.card"), {})
+        failure = card.get("failure")
+        cause = failure.get("cause") if isinstance(failure, dict) else None
+        # What has no card, such as a cancellation, is known by its class alone.
+        return "failed", str(cause or failed.get("error") or ""), str(card.get("stage") or "")
+    return ("succeeded", "", "") if flow.has_ended else ("lost", OWNER_WAS_LOST.cause, _last_stage(flow))
+
+
+def _last_stage(flow: FlowTrace) -> str:
+    begun = [str(event.get("task", "")) for event in flow.named("task.begin")]
+    ended = {str(event.get("task", "")) for event in flow.named("task")}
+    return next((stage for stage in reversed(begun) if stage not in ended), "")
+
+
+def _stages_s(flow: FlowTrace) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for event in flow.named("task"):
+        stage = str(event.get("task", ""))
+        if stage in STAGES and "duration_s" in event:
+            total[stage] = total.get(stage, 0.0) + float(event["duration_s"])
+    return total
+
+
+def _newest(values: NDArray[np.float64]) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(finite[-1]) if len(finite) else None
+
+
+def _steps_s(column: Mapping[str, NDArray[np.float64]]) -> dict[str, Histogram]:
+    parts = {part: column[f"{part}_s"] for part in PARTS}
+    return {
+        name: Histogram.of(values, STEP_BOUNDS_S) for name, values in {"step": column["duration_s"], **parts}.items()
+    }
+
+
+def _traffic(attempts: Sequence[AttemptTrace]) -> dict[str, Traffic]:
+    total: dict[str, dict[str, float]] = {}
+    for attempt in attempts:
+        for kind, cost in attempt.traffic.items():
+            known = total.setdefault(kind, dict.fromkeys(Traffic.model_fields, 0.0))
+            for name in known:
+                known[name] += cost.get(name, 0.0)
+    return {
+        kind: Traffic(num_calls=int(cost["num_calls"]), sent_bytes=int(cost["sent_bytes"]), busy_s=cost["busy_s"])
+        for kind, cost in sorted(total.items())
+    }
+
+
+def _of(attempt: AttemptTrace, name: str) -> Iterator[Event]:
+    return (event for event in attempt.events if event["event"] == name)
+
+
+def _is_ok(event: Event) -> bool:
+    return event.get("outcome") == "ok"
+
+
+def _checkpoints(flow: FlowTrace, attempts: Sequence[AttemptTrace]) -> dict[str, dict[str, int]]:
+    saves = [event for attempt in attempts for event in _of(attempt, "checkpoint")]
+    restores = [event for attempt in attempts for event in _of(attempt, "restore")]
+    corrupt = sum(1 for attempt in attempts for _ in _of(attempt, "checkpoint.quarantined"))
+    proofs = list(flow.named("stage.verify"))
+    found = {
+        "save": _counted("ok" if _is_ok(event) else "failed" for event in saves),
+        "restore": _counted("ok" if _is_ok(event) else "failed" for event in restores),
+        "verify": _counted([*("ok" if _is_ok(event) else "failed" for event in proofs), *["corrupt"] * corrupt]),
+    }
+    return {operation: counts for operation, counts in found.items() if counts}
+
+
+def _checkpoints_s(flow: FlowTrace, attempts: Sequence[AttemptTrace]) -> dict[str, Histogram]:
+    def durations_s(name: str, field: str = "duration_s") -> list[float]:
+        events = (event for attempt in attempts for event in _of(attempt, name))
+        return [float(event[field]) for event in events if field in event]
+
+    found = {
+        "save": durations_s("checkpoint"),
+        "durable": durations_s("checkpoint.durable", "durable_s"),
+        "restore": durations_s("restore"),
+        "verify": [float(event["duration_s"]) for event in flow.named("stage.verify") if "duration_s" in event],
+    }
+    return {operation: Histogram.of(values, LONG_BOUNDS_S) for operation, values in found.items() if values}
+
+
+def _was_cut(attempt: AttemptTrace) -> bool:
+    return attempt.record.state != "done"
+
+
+def _went_on(attempt: AttemptTrace) -> bool:
+    """Whether it began from a checkpoint of its run."""
+    return any(event.get("step") for event in _of(attempt, "restore"))
+
+
+def _requeues(flow: FlowTrace, attempts: Sequence[AttemptTrace]) -> dict[str, int]:
+    by_job = sum(1 for name in ("job.again", "job.requeue") for _ in flow.named(name))
+    counts = {"attempt": max(len(attempts) - 1, 0), "job": by_job}
+    return {who: count for who, count in counts.items() if count}
+
+
+def _curve(column: Mapping[str, NDArray[np.float64]]) -> Curve:
+    """Stretches are of equal length but for rounding."""
+    num_steps = len(column["step"])
+    stretches = np.array_split(np.arange(num_steps), min(CURVE_POINTS, num_steps))
+    lasts = [int(places[-1]) for places in stretches]
+    return Curve(
+        step=[int(step) for step in column["step"][lasts]],
+        unix_s=column["unix_s"][lasts].tolist(),
+        loss=[_mean(column["loss"][places]) for places in stretches],
+        step_s=[float(column["duration_s"][places].mean()) for places in stretches],
+    )
+
+
+def _mean(values: NDArray[np.float64]) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else None
+
+
+def _counted(values: Iterable[str]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for value in values:
+        total[value] = total.get(value, 0) + 1
+    return dict(sorted(total.items()))

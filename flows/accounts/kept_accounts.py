@@ -1,0 +1,152 @@
+"""Accounts of a workspace's flow runs: kept as `accounts/<run>/<flow run>.json`, made where one is missing.
+
+A flow run makes its own when it ends. One that was killed could not: whoever looks next on its machine does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from pydantic import ValidationError
+
+from headway.data_contracts.store.errors import ConfigError, HeadwayError
+from headway.data_contracts.store.places import entries
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.strict_json import parse_json
+from headway.flows.accounts.flow_account import FORMAT_VERSION, FlowAccount, flow_account
+from headway.flows.accounts.flow_ledgers import first_event, ledger_spool, living_flow
+from headway.flows.accounts.goodput import Goodput, Life
+from headway.flows.accounts.traces import FlowTrace, read_attempt, read_flow
+from headway.training.launch.base.retry_budget import AttemptRecords
+
+FOLDER = "accounts"
+NO_RUN = "none"
+"""The folder of flow runs that came to no run."""
+
+
+def account_so_far(workspace: Workspace, flow_run: str) -> FlowAccount | None:
+    """From the ledgers on this machine; None where there is no such ledger."""
+    flow = read_flow(ledger_spool(workspace, flow_run), flow_run)
+    if flow is None:
+        return None
+    run_dir = workspace.local_path(f"runs/{flow.run}") if flow.run else None
+    records = [] if run_dir is None else AttemptRecords(run_dir).in_scope(flow_run)
+    attempts = [read_attempt(run_dir, record) for record in records if run_dir is not None]
+    return flow_account(flow, attempts, _before(workspace, flow))
+
+
+def keep_account(workspace: Workspace, flow_run: str) -> FlowAccount | None:
+    """Make and keep the account of a flow run that is over; None where nothing of it is here.
+
+    Raises:
+        OSError, EnvironmentProblem: it cannot be kept.
+    """
+    account = account_so_far(workspace, flow_run)
+    if account is not None:
+        path = f"{FOLDER}/{account.run or NO_RUN}/{flow_run}.json"
+        workspace.publish_json(path, account.model_dump(mode="json"))
+    return account
+
+
+def keep_quietly(workspace: Workspace, flow_run: str) -> None:
+    """The same as a flow run's last act, which must not fail it: who looks for an account that is missing makes it."""
+    try:
+        keep_account(workspace, flow_run)
+    except (OSError, HeadwayError):
+        pass  # a store that is away; it has been reported by whoever needed it
+    except Exception:
+        logging.getLogger(__name__).exception("The account of flow run %s could not be made.", flow_run)
+
+
+def kept_names(workspace: Workspace) -> dict[str, str]:
+    """The files of all accounts that are kept, by flow run."""
+    files = (PurePosixPath(file.path) for file in workspace.files(FOLDER))
+    return {path.stem: str(path) for path in files if path.suffix == ".json" and len(path.parts) == 3}
+
+
+def read_account(workspace: Workspace, path: str) -> FlowAccount | None:
+    """None: it is damaged, gone, or of another version of Headway's."""
+    with contextlib.suppress(HeadwayError, ValidationError, ValueError):
+        data = workspace.read_if_there(path)
+        account = None if data is None else FlowAccount.model_validate(parse_json(data))
+        if account is not None and account.format_version == FORMAT_VERSION:
+            return account
+    return None
+
+
+def settle(workspace: Workspace) -> list[FlowAccount]:
+    """Keep the accounts of flow runs that ended on this machine without one, oldest first.
+
+    Returns:
+        Those of flow runs that go on here, so far.
+    """
+    kept = kept_names(workspace)
+    begun: list[tuple[float, str]] = []
+    for folder in entries(workspace.local_root / "ledger"):
+        if folder.name not in kept and (first := first_event(folder / "flow.jsonl")):
+            begun.append((float(first["unix_s"]), folder.name))
+    living = []
+    for _, flow_run in sorted(begun):
+        if living_flow(ledger_spool(workspace, flow_run)) is None:
+            # Who may only look at a workspace keeps nothing in it.
+            with contextlib.suppress(OSError, HeadwayError):
+                keep_account(workspace, flow_run)
+        elif (account := account_so_far(workspace, flow_run)) is not None:
+            living.append(account)
+    return living
+
+
+def life_of(workspace: Workspace, run: str) -> Life:
+    """All that is known of a run's life.
+
+    Args:
+        run: its id.
+
+    Raises:
+        ConfigError: nobody has tried to train it here.
+    """
+    living = [account for account in settle(workspace) if account.run == run]
+    flows = [*_kept_of(workspace, run), *living]
+    if not flows:
+        raise ConfigError(
+            "no ledger of a flow run that trained it is here.",
+            where=run,
+            advice="Ask on the machine that trained it; `headway status` shows what is known here.",
+        )
+    last = next((place for place, flow in enumerate(flows) if flow.has_registered), len(flows) - 1)
+    lived = flows[: last + 1]
+    return Life(
+        run=run,
+        pipeline=lived[0].pipeline,
+        is_over=lived[-1].has_registered,
+        flows=[flow.goodput for flow in lived],
+    )
+
+
+def _kept_of(workspace: Workspace, run: str) -> list[FlowAccount]:
+    """Oldest first."""
+    names = workspace.names(f"{FOLDER}/{run}")
+    read = (read_account(workspace, f"{FOLDER}/{run}/{name}") for name in names)
+    return sorted((account for account in read if account is not None), key=lambda account: account.begin_unix_s)
+
+
+def _before(workspace: Workspace, flow: FlowTrace) -> Goodput | None:
+    """Of the run's flow run before this one; None of its first, and of one that found it registered."""
+    if not flow.run:
+        return None
+    earlier = [each for each in _kept_of(workspace, flow.run) if each.begin_unix_s < flow.begin_unix_s]
+    return None if not earlier or any(each.has_registered for each in earlier) else earlier[-1].goodput
+
+
+def all_accounts(workspace: Workspace, without: frozenset[str] = frozenset()) -> Iterator[FlowAccount]:
+    """Those that are kept, one at a time: a workspace may have ten thousand.
+
+    Args:
+        without: flow runs that are known already.
+    """
+    for flow_run, path in kept_names(workspace).items():
+        if flow_run not in without and (account := read_account(workspace, path)) is not None:
+            yield account
