@@ -7,54 +7,32 @@ Metrics, boards, costs and reports add accounts up; none of them reads a ledger 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from headway.flows.accounts.goodput import Goodput, goodput_of
-from headway.flows.accounts.traces import COLUMNS, OPTIONAL, AttemptTrace, FlowTrace
+from headway.flows.accounts.step_figures import LONG_BOUNDS_S, Histogram, StepFigures, take_into
+from headway.flows.accounts.traces import COLUMNS, AttemptTrace, FlowTrace
 from headway.tasks.core.stage_records import STAGES
 from headway.training.launch.base.retry_budget import OWNER_WAS_LOST
 from headway.training.observe.ledger import Event
-from headway.training.observe.step_summary import PARTS
 
 FORMAT_VERSION = 1
-STEP_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-LONG_BOUNDS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
-"""Of what is no step: checkpoints, recoveries."""
 CURVE_POINTS = 100
 """Of loss and step time that are kept for a picture."""
 
+_CHECKPOINT_TIMES = {
+    "checkpoint": ("save", "duration_s"),
+    "checkpoint.durable": ("durable", "durable_s"),
+    "restore": ("restore", "duration_s"),
+    "stage.verify": ("verify", "duration_s"),
+}
+
 Outcome = Literal["succeeded", "failed", "stopped", "lost"]
 """`lost`: it was killed, and wrote no last word."""
-
-
-class Histogram(BaseModel):
-    """Counts of durations, each up to its bound and over the one before; the last is of all that are longer."""
-
-    counts: list[int]
-    sum_s: float
-
-    @classmethod
-    def of(cls, values_s: NDArray[np.float64] | Sequence[float], bounds_s: Sequence[float]) -> Self:
-        values = np.asarray(values_s, np.float64)
-        places = np.searchsorted(np.asarray(bounds_s), values, side="left")
-        counts = np.bincount(places, minlength=len(bounds_s) + 1)
-        return cls(counts=counts.tolist(), sum_s=float(values.sum()))
-
-    def plus(self, other: Self) -> Self:
-        counts = [one + another for one, another in zip(self.counts, other.counts, strict=True)]
-        return type(self)(counts=counts, sum_s=self.sum_s + other.sum_s)
-
-
-class Traffic(BaseModel):
-    """Rank 0's collectives of one kind."""
-
-    num_calls: int
-    sent_bytes: int
-    busy_s: float
 
 
 class Curve(BaseModel):
@@ -86,24 +64,12 @@ class FlowAccount(BaseModel):
     stages_s: dict[str, float]
     """Wall time of its stages, found ones too."""
     goodput: Goodput
-    steps_s: dict[str, Histogram]
-    """Of steps by part, and of whole ones as `step`; with `STEP_BOUNDS_S`."""
-    num_tokens: int
-    """Trained on, each time that a step was made."""
-    num_nonfinite: int
-    """Steps whose loss was not finite."""
-    num_excluded: int
-    """Batches that a guard left out."""
-    loss: float | None
-    grad_norm: float | None
-    """Of the newest step that has one."""
-    mfu: float | None
-    """Median model FLOPs utilisation, where the device's peak is known."""
-    traffic: dict[str, Traffic]
+    steps: StepFigures
+    """Of rank 0."""
     checkpoints: dict[str, dict[str, int]]
     """How many by `save`, `restore` and `verify`, and by what became of each."""
     checkpoints_s: dict[str, Histogram]
-    """Durations by the same, and of saves until they are durable, as `durable`; with `LONG_BOUNDS_S`."""
+    """Durations by the same, and of saves until they are durable, as `durable`."""
     checkpoint_unix_s: float | None
     """When the newest was durable."""
     interruptions: dict[str, int]
@@ -126,8 +92,9 @@ def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Good
     outcome, cause, stage = _end(flow)
     steps = np.concatenate([attempt.steps for attempt in attempts]) if attempts else np.empty((0, len(COLUMNS)))
     column = {name: steps[:, place] for place, name in enumerate(COLUMNS)}
-    newest = {name: _newest(column[name]) for name in OPTIONAL}
-    mfus = column["mfu"][np.isfinite(column["mfu"])]
+    figures = StepFigures()
+    for attempt in attempts:
+        figures.add(attempt.figures)
     account = goodput_of(flow, attempts, before)
     durable = [float(event["unix_s"]) for attempt in attempts for event in _of(attempt, "checkpoint.durable")]
     return FlowAccount(
@@ -143,14 +110,7 @@ def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Good
         end_unix_s=account.end_unix_s,
         stages_s=_stages_s(flow),
         goodput=account,
-        steps_s=_steps_s(column) if len(steps) else {},
-        num_tokens=int(column["tokens"].sum()),
-        num_nonfinite=int((~np.isfinite(column["loss"])).sum()),
-        num_excluded=sum(len(attempt.excluded) for attempt in attempts),
-        loss=newest["loss"],
-        grad_norm=newest["grad_norm"],
-        mfu=float(np.median(mfus)) if len(mfus) else None,
-        traffic=_traffic(attempts),
+        steps=figures,
         checkpoints=_checkpoints(flow, attempts),
         checkpoints_s=_checkpoints_s(flow, attempts),
         checkpoint_unix_s=max(durable, default=None),
@@ -190,31 +150,6 @@ def _stages_s(flow: FlowTrace) -> dict[str, float]:
     return total
 
 
-def _newest(values: NDArray[np.float64]) -> float | None:
-    finite = values[np.isfinite(values)]
-    return float(finite[-1]) if len(finite) else None
-
-
-def _steps_s(column: Mapping[str, NDArray[np.float64]]) -> dict[str, Histogram]:
-    parts = {part: column[f"{part}_s"] for part in PARTS}
-    return {
-        name: Histogram.of(values, STEP_BOUNDS_S) for name, values in {"step": column["duration_s"], **parts}.items()
-    }
-
-
-def _traffic(attempts: Sequence[AttemptTrace]) -> dict[str, Traffic]:
-    total: dict[str, dict[str, float]] = {}
-    for attempt in attempts:
-        for kind, cost in attempt.traffic.items():
-            known = total.setdefault(kind, dict.fromkeys(Traffic.model_fields, 0.0))
-            for name in known:
-                known[name] += cost.get(name, 0.0)
-    return {
-        kind: Traffic(num_calls=int(cost["num_calls"]), sent_bytes=int(cost["sent_bytes"]), busy_s=cost["busy_s"])
-        for kind, cost in sorted(total.items())
-    }
-
-
 def _of(attempt: AttemptTrace, name: str) -> Iterator[Event]:
     return (event for event in attempt.events if event["event"] == name)
 
@@ -237,17 +172,13 @@ def _checkpoints(flow: FlowTrace, attempts: Sequence[AttemptTrace]) -> dict[str,
 
 
 def _checkpoints_s(flow: FlowTrace, attempts: Sequence[AttemptTrace]) -> dict[str, Histogram]:
-    def durations_s(name: str, field: str = "duration_s") -> list[float]:
-        events = (event for attempt in attempts for event in _of(attempt, name))
-        return [float(event[field]) for event in events if field in event]
-
-    found = {
-        "save": durations_s("checkpoint"),
-        "durable": durations_s("checkpoint.durable", "durable_s"),
-        "restore": durations_s("restore"),
-        "verify": [float(event["duration_s"]) for event in flow.named("stage.verify") if "duration_s" in event],
-    }
-    return {operation: Histogram.of(values, LONG_BOUNDS_S) for operation, values in found.items() if values}
+    found: dict[str, Histogram] = {}
+    events = [*flow.events, *(event for attempt in attempts for event in attempt.events)]
+    for event in events:
+        operation, field = _CHECKPOINT_TIMES.get(str(event["event"]), ("", ""))
+        if operation and field in event:
+            take_into(found, operation, float(event[field]), LONG_BOUNDS_S)
+    return found
 
 
 def _was_cut(attempt: AttemptTrace) -> bool:

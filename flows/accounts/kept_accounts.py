@@ -77,6 +77,15 @@ def read_account(workspace: Workspace, path: str) -> FlowAccount | None:
     return None
 
 
+def _read_or_make(workspace: Workspace, path: str) -> FlowAccount | None:
+    """One that is damaged is made again where its ledger is."""
+    account = read_account(workspace, path)
+    if account is None:
+        with contextlib.suppress(OSError, HeadwayError):
+            account = keep_account(workspace, PurePosixPath(path).stem)
+    return account
+
+
 def settle(workspace: Workspace) -> list[FlowAccount]:
     """Keep the accounts of flow runs that ended on this machine without one, oldest first.
 
@@ -129,7 +138,7 @@ def life_of(workspace: Workspace, run: str) -> Life:
 def _kept_of(workspace: Workspace, run: str) -> list[FlowAccount]:
     """Oldest first."""
     names = workspace.names(f"{FOLDER}/{run}")
-    read = (read_account(workspace, f"{FOLDER}/{run}/{name}") for name in names)
+    read = (_read_or_make(workspace, f"{FOLDER}/{run}/{name}") for name in names)
     return sorted((account for account in read if account is not None), key=lambda account: account.begin_unix_s)
 
 
@@ -148,5 +157,5 @@ def all_accounts(workspace: Workspace, without: frozenset[str] = frozenset()) ->
         without: flow runs that are known already.
     """
     for flow_run, path in kept_names(workspace).items():
-        if flow_run not in without and (account := read_account(workspace, path)) is not None:
+        if flow_run not in without and (account := _read_or_make(workspace, path)) is not None:
             yield account

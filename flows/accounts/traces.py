@@ -5,6 +5,7 @@ Of an attempt rank 0 speaks for all: ranks of a synchronous gang make the same s
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.flows.accounts.step_figures import StepFigures, finite
 from headway.training.launch.base.gang import attempt_folder
 from headway.training.launch.base.protocol import AttemptFiles
 from headway.training.launch.base.retry_budget import AttemptRecord
@@ -22,9 +24,8 @@ from headway.training.observe.step_summary import PARTS
 REGISTERED = "stage.register"
 RUN_CHARACTERS = 16
 """Of a run's digest, as its folder is named."""
-COLUMNS = ("step", "unix_s", "duration_s", "tokens", "loss", "grad_norm", "mfu", *(f"{part}_s" for part in PARTS))
-"""Of a step; what a record lacks is nan in `OPTIONAL`, and 0 elsewhere."""
-OPTIONAL = ("loss", "grad_norm", "mfu")
+COLUMNS = ("step", "unix_s", "duration_s", "tokens", "loss", *(f"{part}_s" for part in PARTS))
+"""Of a step. What a record lacks is 0, but the loss, which is nan: JSON has no word for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,14 +44,9 @@ class AttemptTrace:
     """Of rank 0, in order of time, shape (steps, len(COLUMNS)); those that a guard left out are not among them."""
     excluded: NDArray[np.float64]
     """Those, in the same form."""
-    traffic: dict[str, dict[str, float]]
-    """Of rank 0's steps, by kind of collective: calls, bytes sent and seconds busy."""
+    figures: StepFigures
     last_sign_unix_s: float
     """The end of what rank 0 wrote last."""
-
-    def of_steps(self, column: str) -> NDArray[np.float64]:
-        """One column of its steps."""
-        return self.steps[:, COLUMNS.index(column)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,13 +102,13 @@ def read_attempt(run_dir: Path, record: AttemptRecord) -> AttemptTrace:
     files = AttemptFiles(attempt_folder(run_dir, record.attempt))
     events: list[Event] = []
     steps, excluded = array("d"), array("d")
-    traffic: dict[str, dict[str, float]] = {}
+    figures = StepFigures()
     last_sign_unix_s, world_size = record.start_unix_s, None
     for event in _stream(files.rank_spool(0)):
         if event["event"] in ("step", "step.excluded"):
             into = steps if event["event"] == "step" else excluded
             into.extend(_figure(event, name) for name in COLUMNS)
-            _add_traffic(traffic, event)
+            figures.take(event)
         else:
             events.append(event)
             if event["event"] == "model":
@@ -126,23 +122,14 @@ def read_attempt(run_dir: Path, record: AttemptRecord) -> AttemptTrace:
         events=tuple(events),
         steps=np.frombuffer(steps).reshape(-1, len(COLUMNS)),
         excluded=np.frombuffer(excluded).reshape(-1, len(COLUMNS)),
-        traffic=traffic,
+        figures=figures,
         last_sign_unix_s=last_sign_unix_s,
     )
 
 
 def _figure(event: Event, name: str) -> float:
-    value = event.get(name)
-    if isinstance(value, (int, float)):
-        return float(value)
-    return float("nan") if name in OPTIONAL else 0.0
-
-
-def _add_traffic(traffic: dict[str, dict[str, float]], step: Event) -> None:
-    for kind, cost in (step.get("traffic") or {}).items():
-        total = traffic.setdefault(str(kind), {})
-        for name, value in cost.items():
-            total[name] = total.get(name, 0.0) + float(value)
+    value = finite(event.get(name))
+    return value if value is not None else math.nan if name == "loss" else 0.0
 
 
 def _stream(spool: Path) -> Iterator[Event]:

@@ -1,0 +1,109 @@
+"""Every family of metrics that `headway metrics` exports: type, labels, meaning. Docs, rules and boards name these alone.
+
+Counters are of flow runs that are over, by their accounts, and of those that go on here, as far as they came. Seconds
+by state and recoveries are counted when a flow run is over. No histogram has a label that grows with ranks or runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "histogram"]
+RUN_BOUNDS_S = (60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86400.0, 3 * 86400.0, 7 * 86400.0)
+"""Of whole flow runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+def _counter(help_text: str, *labels: str) -> Family:
+    return Family("counter", help_text, labels)
+
+
+def _gauge(help_text: str, *labels: str) -> Family:
+    return Family("gauge", help_text, labels)
+
+
+def _histogram(help_text: str, *labels: str) -> Family:
+    return Family("histogram", help_text, labels)
+
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        # Flow runs that are over.
+        "train_runs_total": _counter("Flow runs, by how they ended.", "flow", "outcome", "cause"),
+        "train_run_duration_seconds": _histogram("Wall time of flow runs.", "flow", "outcome"),
+        "train_time_seconds_total": _counter("Wall time of runs' lives, by what it was good for.", "state"),
+        "train_device_seconds_total": _counter("The same times devices.", "state"),
+        "train_waste_device_seconds_total": _counter("What recoveries took, by cause of the failure.", "cause"),
+        "train_recovery_duration_seconds": _histogram(
+            "Recoveries, by what they spent their time on; `total` is all of it.", "stage"
+        ),
+        "train_run_ettr_ratio": _gauge("Effective training time ratio of the newest run that was trained.", "flow"),
+        # Steps.
+        "train_steps_total": _counter("Steps made, those made again among them."),
+        "train_tokens_total": _counter("Tokens or rows trained on, again for steps made again."),
+        "train_nonfinite_total": _counter("Steps whose loss was not finite."),
+        "train_excluded_batches_total": _counter("Batches that a guard left out."),
+        "train_step_duration_seconds": _histogram("Steps of rank 0, by part; `step` is the whole.", "phase"),
+        "train_collective_calls_total": _counter("Collectives of rank 0.", "op"),
+        "train_collective_seconds_total": _counter("What they kept it busy.", "op"),
+        "train_collective_sent_bytes_total": _counter("What it sent in them.", "op"),
+        # Checkpoints, interruptions.
+        "train_checkpoint_total": _counter("Checkpoints saved, restored and verified, by outcome.", "op", "outcome"),
+        "train_checkpoint_duration_seconds": _histogram(
+            "What each took; `save` keeps steps waiting, `durable` goes on beside them.", "op"
+        ),
+        "train_interruptions_total": _counter("Attempts that ended before their last step.", "cause"),
+        "train_resume_total": _counter("Attempts that went on from a checkpoint; `ok` came to a new step.", "outcome"),
+        "train_requeues_total": _counter("Starts after a run's first, by who made them.", "reason"),
+        # Runs that go on here.
+        "train_run_info": _gauge("1: a retrain goes on here.", "flow", "flow_run", "run", "stage"),
+        "train_run_stage_since_timestamp_seconds": _gauge("When its stage began.", "flow"),
+        "train_run_attempt": _gauge("Its attempts at training.", "flow"),
+        "train_run_max_attempts": _gauge("So many it may spend.", "flow"),
+        "train_run_step": _gauge("Its newest step.", "flow"),
+        "train_run_max_steps": _gauge("Steps of the whole run.", "flow"),
+        "train_run_eta_seconds": _gauge("Seconds to the end of its stage.", "flow"),
+        "train_run_last_step_timestamp_seconds": _gauge("When rank 0 wrote down its newest step.", "flow"),
+        "train_loss": _gauge("Of the newest step that has one.", "flow"),
+        "train_grad_norm": _gauge("Of the newest step that has one.", "flow"),
+        "train_mfu_ratio": _gauge("Model FLOPs utilisation of the newest step.", "flow"),
+        "train_tokens_per_second": _gauge("Over the newest steps.", "flow"),
+        "train_checkpoint_last_durable_timestamp_seconds": _gauge("When the newest was complete.", "flow"),
+        "train_rank_heartbeat_timestamp_seconds": _gauge(
+            "A rank's last sign of life, seen from outside: a rank that is stopped cannot silence it.", "flow", "rank"
+        ),
+        "train_process_problem": _gauge("1: a process of it is stopped, or silent.", "flow", "role", "state"),
+        # The workspace.
+        "headway_status_timestamp_seconds": _gauge("When the workspace was looked at."),
+        "headway_look_duration_seconds": _gauge("What the look took."),
+        "headway_model_versions": _gauge("Registered versions.", "model"),
+        "headway_champion_since_timestamp_seconds": _gauge("When the champion became it.", "model"),
+        "headway_model_awaits_approval": _gauge("1: a version waits for a person.", "model"),
+        "headway_retrain_finished_timestamp_seconds": _gauge("When the newest that did finished.", "pipeline"),
+        "headway_retrain_failed_timestamp_seconds": _gauge(
+            "No retrain has finished since.", "pipeline", "stage", "cause"
+        ),
+        "headway_pipeline_held": _gauge("1: a person holds it.", "pipeline"),
+        "headway_retrain_asked_timestamp_seconds": _gauge("Asked for, and none has finished.", "pipeline"),
+        "headway_windows_cut": _gauge("Windows in a row that closed too soon.", "pipeline"),
+        "headway_pipeline_starving": _gauge("1: too many of them.", "pipeline"),
+        "headway_workspace_free_bytes": _gauge("Free on the disk of the workspace's local side."),
+        # The machine that the exporter runs on.
+        "train_node_network_bytes_total": _counter("Through each network interface.", "node", "nic", "direction"),
+        "train_node_pressure_seconds_total": _counter(
+            "Time that some or all processes waited for a resource (Linux PSI).", "node", "resource", "share"
+        ),
+        "train_node_memory_available_bytes": _gauge("Memory that can be had without swapping.", "node"),
+        "train_node_oom_kills_total": _counter("Processes that the kernel ended for want of memory.", "node"),
+    }
+)
+"""By name. `train_*` as named by the field's goodput libraries; `flow` is the pipeline's name."""
