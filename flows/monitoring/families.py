@@ -1,4 +1,4 @@
-"""Every family of metrics that `headway metrics` exports: type, labels, meaning. Docs, rules and boards name these alone.
+"""Every family of metrics that `headway metrics` exports: type, labels, meaning. Rules and boards name these alone.
 
 Counters are of flow runs that are over, by their accounts, and of those that go on here, as far as they came. Seconds
 by state and recoveries are counted when a flow run is over. No histogram has a label that grows with ranks or runs.
@@ -38,15 +38,15 @@ def _histogram(help_text: str, *labels: str) -> Family:
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         # Flow runs that are over.
-        "train_runs_total": _counter("Flow runs, by how they ended.", "flow", "outcome", "cause"),
-        "train_run_duration_seconds": _histogram("Wall time of flow runs.", "flow", "outcome"),
+        "train_runs_total": _counter("Flow runs, by how they ended.", "pipeline", "outcome", "cause"),
+        "train_run_duration_seconds": _histogram("Wall time of flow runs.", "pipeline", "outcome"),
         "train_time_seconds_total": _counter("Wall time of runs' lives, by what it was good for.", "state"),
         "train_device_seconds_total": _counter("The same times devices.", "state"),
         "train_waste_device_seconds_total": _counter("What recoveries took, by cause of the failure.", "cause"),
         "train_recovery_duration_seconds": _histogram(
             "Recoveries, by what they spent their time on; `total` is all of it.", "stage"
         ),
-        "train_run_ettr_ratio": _gauge("Effective training time ratio of the newest run that was trained.", "flow"),
+        "train_run_ettr_ratio": _gauge("Effective training time ratio of the newest run that was trained.", "pipeline"),
         # Steps.
         "train_steps_total": _counter("Steps made, those made again among them."),
         "train_tokens_total": _counter("Tokens or rows trained on, again for steps made again."),
@@ -65,23 +65,25 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "train_resume_total": _counter("Attempts that went on from a checkpoint; `ok` came to a new step.", "outcome"),
         "train_requeues_total": _counter("Starts after a run's first, by who made them.", "reason"),
         # Runs that go on here.
-        "train_run_info": _gauge("1: a retrain goes on here.", "flow", "flow_run", "run", "stage"),
-        "train_run_stage_since_timestamp_seconds": _gauge("When its stage began.", "flow"),
-        "train_run_attempt": _gauge("Its attempts at training.", "flow"),
-        "train_run_max_attempts": _gauge("So many it may spend.", "flow"),
-        "train_run_step": _gauge("Its newest step.", "flow"),
-        "train_run_max_steps": _gauge("Steps of the whole run.", "flow"),
-        "train_run_eta_seconds": _gauge("Seconds to the end of its stage.", "flow"),
-        "train_run_last_step_timestamp_seconds": _gauge("When rank 0 wrote down its newest step.", "flow"),
-        "train_loss": _gauge("Of the newest step that has one.", "flow"),
-        "train_grad_norm": _gauge("Of the newest step that has one.", "flow"),
-        "train_mfu_ratio": _gauge("Model FLOPs utilisation of the newest step.", "flow"),
-        "train_tokens_per_second": _gauge("Over the newest steps.", "flow"),
-        "train_checkpoint_last_durable_timestamp_seconds": _gauge("When the newest was complete.", "flow"),
+        "train_run_info": _gauge("1: a retrain goes on here.", "pipeline", "flow_run", "run", "stage"),
+        "train_run_stage_since_timestamp_seconds": _gauge("When its stage began.", "pipeline"),
+        "train_run_attempt": _gauge("Its attempts at training.", "pipeline"),
+        "train_run_max_attempts": _gauge("So many it may spend.", "pipeline"),
+        "train_run_step": _gauge("Its newest step.", "pipeline"),
+        "train_run_max_steps": _gauge("Steps of the whole run.", "pipeline"),
+        "train_run_eta_seconds": _gauge("Seconds to the end of its stage.", "pipeline"),
+        "train_run_last_step_timestamp_seconds": _gauge("When rank 0 wrote down its newest step.", "pipeline"),
+        "train_loss": _gauge("Of the newest step that has one.", "pipeline"),
+        "train_grad_norm": _gauge("Of the newest step that has one.", "pipeline"),
+        "train_mfu_ratio": _gauge("Model FLOPs utilisation of the newest step.", "pipeline"),
+        "train_tokens_per_second": _gauge("Over the newest steps.", "pipeline"),
+        "train_checkpoint_last_durable_timestamp_seconds": _gauge("When the newest was complete.", "pipeline"),
         "train_rank_heartbeat_timestamp_seconds": _gauge(
-            "A rank's last sign of life, seen from outside: a rank that is stopped cannot silence it.", "flow", "rank"
+            "A rank's last sign of life, seen from outside: a rank that is stopped cannot silence it.",
+            "pipeline",
+            "rank",
         ),
-        "train_process_problem": _gauge("1: a process of it is stopped, or silent.", "flow", "role", "state"),
+        "train_process_problem": _gauge("1: a process of it is stopped, or silent.", "pipeline", "role", "state"),
         # The workspace.
         "headway_status_timestamp_seconds": _gauge("When the workspace was looked at."),
         "headway_look_duration_seconds": _gauge("What the look took."),
@@ -106,4 +108,4 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "train_node_oom_kills_total": _counter("Processes that the kernel ended for want of memory.", "node"),
     }
 )
-"""By name. `train_*` as named by the field's goodput libraries; `flow` is the pipeline's name."""
+"""By name: `train_*` of training, `headway_*` of what is kept in a workspace."""
