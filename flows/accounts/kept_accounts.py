@@ -97,7 +97,7 @@ def _read_or_make(workspace: Workspace, path: str, before_unix_s: float = math.i
 
 def _begin_unix_s(workspace: Workspace, flow_run: str) -> float:
     first = first_event(ledger_spool(workspace, flow_run))
-    return float(first.get("started_unix_s") or first.get("unix_s") or math.inf)
+    return float(first.get("started_unix_s", first.get("unix_s", math.inf)))
 
 
 def settle(workspace: Workspace, without: Collection[str] = ()) -> list[str]:
