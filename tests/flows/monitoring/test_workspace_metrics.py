@@ -17,7 +17,6 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from headway.data_contracts.store.publication import Workspace
 from headway.flows.accounts.flow_ledgers import ledger_spool, start_ticks
 from headway.flows.accounts.goodput import STATES
 from headway.flows.monitoring.families import FAMILIES
@@ -217,6 +216,5 @@ def test_a_flow_run_that_is_killed_turns_into_a_lost_one_at_the_next_look(
 
 def test_another_workspace_of_the_same_machine_is_none_of_it(life: Life, tmp_path: Path) -> None:
     life.flow("a", 0.0, 60.0)
-    other = Workspace.create(str(tmp_path / "other"))
-    found = values(WorkspaceMetrics(other))
+    found = values(WorkspaceMetrics(Life(tmp_path / "other").workspace))
     assert not any(name == "train_runs_total" for name, _ in found)
