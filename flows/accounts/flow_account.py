@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
+from headway.data_contracts.store.errors import RunBusy
+from headway.flows.accounts.figures import TrainingFigures
 from headway.flows.accounts.goodput import Goodput, goodput_of
-from headway.flows.accounts.step_figures import LONG_BOUNDS_S, Histogram, StepFigures, take_into
 from headway.flows.accounts.traces import COLUMNS, AttemptTrace, FlowTrace
 from headway.tasks.core.stage_records import STAGES
 from headway.training.launch.base.retry_budget import OWNER_WAS_LOST
@@ -23,13 +24,6 @@ from headway.training.observe.ledger import Event
 FORMAT_VERSION = 1
 CURVE_POINTS = 100
 """Of loss and step time that are kept for a picture."""
-
-_CHECKPOINT_TIMES = {
-    "checkpoint": ("save", "duration_s"),
-    "checkpoint.durable": ("durable", "durable_s"),
-    "restore": ("restore", "duration_s"),
-    "stage.verify": ("verify", "duration_s"),
-}
 
 Outcome = Literal["succeeded", "failed", "stopped", "lost"]
 """`lost`: it was killed, and wrote no last word."""
@@ -64,14 +58,7 @@ class FlowAccount(BaseModel):
     stages_s: dict[str, float]
     """Wall time of its stages, found ones too."""
     goodput: Goodput
-    steps: StepFigures
-    """Of rank 0."""
-    checkpoints: dict[str, dict[str, int]]
-    """How many by `save`, `restore` and `verify`, and by what became of each."""
-    checkpoints_s: dict[str, Histogram]
-    """Durations by the same, and of saves until they are durable, as `durable`."""
-    checkpoint_unix_s: float | None
-    """When the newest was durable."""
+    figures: TrainingFigures
     interruptions: dict[str, int]
     """Attempts that ended before their last step, by cause."""
     resumes: dict[str, int]
@@ -92,11 +79,12 @@ def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Good
     outcome, cause, stage = _end(flow)
     steps = np.concatenate([attempt.steps for attempt in attempts]) if attempts else np.empty((0, len(COLUMNS)))
     column = {name: steps[:, place] for place, name in enumerate(COLUMNS)}
-    figures = StepFigures()
+    figures = TrainingFigures()
     for attempt in attempts:
         figures.add(attempt.figures)
+    for event in flow.events:
+        figures.take(event)
     account = goodput_of(flow, attempts, before)
-    durable = [float(event["unix_s"]) for attempt in attempts for event in _of(attempt, "checkpoint.durable")]
     return FlowAccount(
         flow_run=flow.flow_run,
         pipeline=flow.pipeline,
@@ -110,10 +98,7 @@ def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Good
         end_unix_s=account.end_unix_s,
         stages_s=_stages_s(flow),
         goodput=account,
-        steps=figures,
-        checkpoints=_checkpoints(flow, attempts),
-        checkpoints_s=_checkpoints_s(flow, attempts),
-        checkpoint_unix_s=max(durable, default=None),
+        figures=figures,
         interruptions=_counted(each.record.failure.cause or each.record.state for each in attempts if _was_cut(each)),
         resumes=_counted("ok" if len(each.steps) else "failed" for each in attempts if _went_on(each)),
         requeues=_requeues(flow, attempts),
@@ -126,6 +111,8 @@ def _end(flow: FlowTrace) -> tuple[Outcome, str, str]:
     if flow.stopped_for:
         return "stopped", flow.stopped_for, ""
     failed = next(flow.named("flow.failed"), None)
+    if failed is not None and failed.get("error") == RunBusy.__name__:
+        return "stopped", "busy", ""
     if failed is not None:
         card = next(flow.named("flow.card"), {})
         failure = card.get("failure")
@@ -152,33 +139,6 @@ def _stages_s(flow: FlowTrace) -> dict[str, float]:
 
 def _of(attempt: AttemptTrace, name: str) -> Iterator[Event]:
     return (event for event in attempt.events if event["event"] == name)
-
-
-def _is_ok(event: Event) -> bool:
-    return event.get("outcome") == "ok"
-
-
-def _checkpoints(flow: FlowTrace, attempts: Sequence[AttemptTrace]) -> dict[str, dict[str, int]]:
-    saves = [event for attempt in attempts for event in _of(attempt, "checkpoint")]
-    restores = [event for attempt in attempts for event in _of(attempt, "restore")]
-    corrupt = sum(1 for attempt in attempts for _ in _of(attempt, "checkpoint.quarantined"))
-    proofs = list(flow.named("stage.verify"))
-    found = {
-        "save": _counted("ok" if _is_ok(event) else "failed" for event in saves),
-        "restore": _counted("ok" if _is_ok(event) else "failed" for event in restores),
-        "verify": _counted([*("ok" if _is_ok(event) else "failed" for event in proofs), *["corrupt"] * corrupt]),
-    }
-    return {operation: counts for operation, counts in found.items() if counts}
-
-
-def _checkpoints_s(flow: FlowTrace, attempts: Sequence[AttemptTrace]) -> dict[str, Histogram]:
-    found: dict[str, Histogram] = {}
-    events = [*flow.events, *(event for attempt in attempts for event in attempt.events)]
-    for event in events:
-        operation, field = _CHECKPOINT_TIMES.get(str(event["event"]), ("", ""))
-        if operation and field in event:
-            take_into(found, operation, float(event[field]), LONG_BOUNDS_S)
-    return found
 
 
 def _was_cut(attempt: AttemptTrace) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
 from pydantic import ValidationError
@@ -86,25 +86,29 @@ def _read_or_make(workspace: Workspace, path: str) -> FlowAccount | None:
     return account
 
 
-def settle(workspace: Workspace) -> list[FlowAccount]:
+def settle(workspace: Workspace, without: Collection[str] = ()) -> list[str]:
     """Keep the accounts of flow runs that ended on this machine without one, oldest first.
 
+    Args:
+        without: flow runs whose accounts are known to be kept.
+
     Returns:
-        Those of flow runs that go on here, so far.
+        Flow runs that go on here.
     """
-    kept = kept_names(workspace)
     begun: list[tuple[float, str]] = []
-    for folder in entries(workspace.local_root / "ledger"):
+    new = [folder for folder in entries(workspace.local_root / "ledger") if folder.name not in without]
+    kept = kept_names(workspace) if new else {}
+    for folder in new:
         if folder.name not in kept and (first := first_event(folder / "flow.jsonl")):
             begun.append((float(first["unix_s"]), folder.name))
     living = []
     for _, flow_run in sorted(begun):
-        if living_flow(ledger_spool(workspace, flow_run)) is None:
-            # Who may only look at a workspace keeps nothing in it.
-            with contextlib.suppress(OSError, HeadwayError):
-                keep_account(workspace, flow_run)
-        elif (account := account_so_far(workspace, flow_run)) is not None:
-            living.append(account)
+        if living_flow(ledger_spool(workspace, flow_run)) is not None:
+            living.append(flow_run)
+            continue
+        # Who may only look at a workspace keeps nothing in it.
+        with contextlib.suppress(OSError, HeadwayError):
+            keep_account(workspace, flow_run)
     return living
 
 
@@ -117,8 +121,8 @@ def life_of(workspace: Workspace, run: str) -> Life:
     Raises:
         ConfigError: nobody has tried to train it here.
     """
-    living = [account for account in settle(workspace) if account.run == run]
-    flows = [*_kept_of(workspace, run), *living]
+    so_far = (account_so_far(workspace, flow_run) for flow_run in settle(workspace))
+    flows = [*_kept_of(workspace, run), *(each for each in so_far if each is not None and each.run == run)]
     if not flows:
         raise ConfigError(
             "no ledger of a flow run that trained it is here.",
@@ -150,7 +154,7 @@ def _before(workspace: Workspace, flow: FlowTrace) -> Goodput | None:
     return None if not earlier or any(each.has_registered for each in earlier) else earlier[-1].goodput
 
 
-def all_accounts(workspace: Workspace, without: frozenset[str] = frozenset()) -> Iterator[FlowAccount]:
+def all_accounts(workspace: Workspace, without: Collection[str] = ()) -> Iterator[FlowAccount]:
     """Those that are kept, one at a time: a workspace may have ten thousand.
 
     Args:

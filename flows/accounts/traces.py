@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.flows.accounts.step_figures import StepFigures, finite
+from headway.flows.accounts.figures import TrainingFigures, finite
 from headway.training.launch.base.gang import attempt_folder
 from headway.training.launch.base.protocol import AttemptFiles
 from headway.training.launch.base.retry_budget import AttemptRecord
@@ -44,7 +44,7 @@ class AttemptTrace:
     """Of rank 0, in order of time, shape (steps, len(COLUMNS)); those that a guard left out are not among them."""
     excluded: NDArray[np.float64]
     """Those, in the same form."""
-    figures: StepFigures
+    figures: TrainingFigures
     last_sign_unix_s: float
     """The end of what rank 0 wrote last."""
 
@@ -66,16 +66,21 @@ class FlowTrace:
 
     @property
     def run(self) -> str:
-        """The id of the run that it was at; empty: it came to none, or, as trials do, to several."""
+        """The id of the run that it worked on; empty: none, or another had it, or, as trials do, it had several."""
         runs = {str(event.get("run", ""))[:RUN_CHARACTERS] for event in self.named("run.named")}
-        return runs.pop() if len(runs) == 1 else ""
+        has_worked = any(self.named("run.folder")) or any(_is_ok(event) for event in self.named("stage.launch"))
+        return runs.pop() if len(runs) == 1 and has_worked else ""
 
     @property
     def has_registered(self) -> bool:
-        return any(event.get("outcome") == "ok" for event in self.named(REGISTERED))
+        return any(_is_ok(event) for event in self.named(REGISTERED))
 
     def named(self, name: str) -> Iterator[Event]:
         return (event for event in self.events if event["event"] == name)
+
+
+def _is_ok(event: Event) -> bool:
+    return event.get("outcome") == "ok"
 
 
 def read_flow(spool: Path, flow_run: str) -> FlowTrace | None:
@@ -102,13 +107,13 @@ def read_attempt(run_dir: Path, record: AttemptRecord) -> AttemptTrace:
     files = AttemptFiles(attempt_folder(run_dir, record.attempt))
     events: list[Event] = []
     steps, excluded = array("d"), array("d")
-    figures = StepFigures()
+    figures = TrainingFigures()
     last_sign_unix_s, world_size = record.start_unix_s, None
     for event in _stream(files.rank_spool(0)):
+        figures.take(event)
         if event["event"] in ("step", "step.excluded"):
             into = steps if event["event"] == "step" else excluded
             into.extend(_figure(event, name) for name in COLUMNS)
-            figures.take(event)
         else:
             events.append(event)
             if event["event"] == "model":

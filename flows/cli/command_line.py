@@ -30,7 +30,7 @@ from headway.data_contracts.store.published_files import opened
 from headway.flows.cli.ci import ci
 from headway.flows.cli.contract import app as contract_app
 from headway.flows.cli.decide import hold, promote, refuse, release, retire, rollback
-from headway.flows.cli.look import compare, goodput, history, logs, profile, shards, status, triggers, ui
+from headway.flows.cli.look import compare, goodput, history, logs, metrics, profile, shards, status, triggers, ui
 from headway.flows.cli.prepare import doctor, explain, init_project, plan, schema
 from headway.flows.cli.prove import reproduce, verify
 from headway.flows.cli.rehearse import rehearse
@@ -57,7 +57,19 @@ pipeline: nothing was done · 129 terminal closed · 130 Ctrl-C · 143 SIGTERM
 PANELS = {
     "Prepare": ("init", "contract", "schema", "explain", "doctor", "plan", "rehearse"),
     "Retrain": ("retrain", "trials", "stop", "resume"),
-    "Look": ("status", "logs", "goodput", "history", "compare", "windows", "triggers", "shards", "profile", "ui"),
+    "Look": (
+        "status",
+        "logs",
+        "goodput",
+        "metrics",
+        "history",
+        "compare",
+        "windows",
+        "triggers",
+        "shards",
+        "profile",
+        "ui",
+    ),
     "Decide": (
         *("promote", "refuse", "rollback", "retire", "hold", "release"),
         *("skip-window", "unskip-window", "open-window"),
@@ -115,7 +127,7 @@ app.command(cls=WaitCommand)(retrain)
 app.command(cls=WaitCommand)(resume)
 COMMANDS = (
     *(schema, explain, doctor, plan, rehearse, trials, stop),
-    *(status, logs, goodput, history, compare, triggers, shards, profile, ui),
+    *(status, logs, goodput, metrics, history, compare, triggers, shards, profile, ui),
     *(promote, refuse, rollback, retire, hold, release),
     *(predict, export, verify, reproduce, deploy, ci, clean),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,23 +19,51 @@ from headway.flows.console.output import emit, only_shown, print_lines
 def status(
     workspace: WorkspaceUri = "",
     as_json: AsJson = False,
-    as_metrics: Annotated[bool, typer.Option("--metrics", help="Prometheus's text format instead.")] = False,
     live: Annotated[bool, typer.Option("--watch", help="Stay, and show it anew every two seconds.")] = False,
 ) -> None:
     """Show runs, champions, and how retrains ended. Also what waits, and the command that continues it."""
     from headway.flows.show.status import print_status, read_status, watch
 
     if live:
-        if as_json or as_metrics:
-            raise typer.BadParameter("--watch is for people: leave out --json and --metrics.")
+        if as_json:
+            raise typer.BadParameter("--watch is for people: leave out --json.")
         watch(workspace)
-    found = read_status(workspace)
-    if as_metrics:
-        from headway.flows.show.status_metrics import metrics
+    emit(read_status(workspace), print_status, as_json=as_json)
 
-        sys.stdout.write(metrics(found))
+
+def metrics(
+    workspace: WorkspaceUri = "",
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Serve them for Prometheus, such as at 127.0.0.1:9464.")
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write them once, for node_exporter's textfile collector.")
+    ] = None,
+    password_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What --listen asks for; a password of this user's own if left out."),
+    ] = None,
+) -> None:
+    """Export metrics for Prometheus. Print them once, write them to a file, or serve them until Ctrl-C.
+
+    --listen asks for the user `headway` and a password, and says where that lies. Exit code 8: the address or the file
+    cannot be had.
+    """
+    from prometheus_client.exposition import generate_latest
+
+    from headway.data_contracts.store.publication import Workspace
+    from headway.flows.monitoring.exporter import serve, write_textfile
+    from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
+
+    if listen and out is not None:
+        raise typer.BadParameter("--listen and --out are two ways; choose one.")
+    place = Workspace.existing(workspace)
+    if listen:
+        serve(place, listen, password_file)
+    elif out is not None:
+        write_textfile(WorkspaceMetrics(place), out)
     else:
-        emit(found, print_status, as_json=as_json)
+        sys.stdout.write(generate_latest(WorkspaceMetrics(place)).decode())
 
 
 def logs(

@@ -79,7 +79,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "train_tokens_per_second": _gauge("Over the newest steps.", "pipeline"),
         "train_checkpoint_last_durable_timestamp_seconds": _gauge("When the newest was complete.", "pipeline"),
         "train_rank_heartbeat_timestamp_seconds": _gauge(
-            "A rank's last sign of life, seen from outside: a rank that is stopped cannot silence it.",
+            "A rank's last sign of life, seen from outside: one that is stopped cannot silence it.",
             "pipeline",
             "rank",
         ),

@@ -12,6 +12,7 @@ import os
 import secrets
 import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from headway.data_contracts.store.errors import EnvironmentProblem
@@ -69,14 +70,14 @@ def is_of_headway_ui(password: str) -> bool:
     return False
 
 
-def kept_password(file: Path) -> str:
+def kept_password(file: Path, draw: Callable[[], str] = new_password) -> str:
     """The password in `file`, drawn where there is none, or where others might have read it.
 
     Raises:
         EnvironmentProblem: it cannot be read or written.
     """
     try:
-        return _read(file) or _write(file)
+        return _read(file) or _write(file, draw())
     except OSError as error:
         raise EnvironmentProblem(f"the servers' password cannot be kept ({error}).", where=str(file)) from error
 
@@ -91,8 +92,7 @@ def _read(file: Path) -> str:
     return ""
 
 
-def _write(file: Path) -> str:
-    drawn = new_password()
+def _write(file: Path, drawn: str) -> str:
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")  # made with mode 0600
     with os.fdopen(descriptor, "w") as stream:
         stream.write(f"{drawn}\n")

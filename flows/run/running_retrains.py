@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -95,10 +95,16 @@ class RunningRetrain(BaseModel):
     problems: list[ProcessProblem] = []
 
 
-def read_running(workspace: Workspace) -> list[RunningRetrain]:
-    """Those of this workspace whose flow lives on this machine, the newest last."""
+def read_running(workspace: Workspace, ended: Collection[str] = ()) -> list[RunningRetrain]:
+    """Those of this workspace whose flow lives on this machine, the newest last.
+
+    Args:
+        ended: flow runs that are known to be over, and need no look.
+    """
     found = []
     for flow_run in entries(workspace.local_root / "ledger"):
+        if flow_run.name in ended:
+            continue
         spool = flow_run / "flow.jsonl"
         with contextlib.suppress(OSError):
             if (begin := living_flow(spool)) is not None:

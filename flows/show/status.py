@@ -105,10 +105,11 @@ class RequestStatus(BaseModel):
     """ISO 8601, in UTC."""
 
 
-class Status(BaseModel):
+class KeptStatus(BaseModel):
+    """What refs tell: of models, and of how pipelines' retrains ended."""
+
     workspace: str
     models: list[ModelStatus]
-    runs: list[RunStatus]
     waiting: list[WaitingStatus] = []
     requested: list[RequestStatus] = []
     held: list[Hold] = []
@@ -116,6 +117,10 @@ class Status(BaseModel):
     """Of each pipeline whose newest retrain to end by itself failed."""
     finished: list[FinishedRetrain] = []
     """The newest of each pipeline's retrains that came to its end."""
+
+
+class Status(KeptStatus):
+    runs: list[RunStatus]
     running: list[RunningRetrain] = []
     """On this machine, whatever stage they are in."""
 
@@ -123,25 +128,30 @@ class Status(BaseModel):
 def read_status(workspace_uri: str) -> Status:
     """Raises `EnvironmentProblem`: there is no workspace, or it cannot be used."""
     workspace = Workspace.existing(workspace_uri)
-    models = [_model(workspace, name) for name in workspace.names("refs/models")]
+    return Status(**dict(read_kept(workspace)), runs=_runs(workspace), running=read_running(workspace))
+
+
+def _runs(workspace: Workspace) -> list[RunStatus]:
     here = {path.name for path in entries(workspace.local_root / "runs")}
     documents = (DOCUMENT.fullmatch(name) for name in workspace.names(f"documents/{RunSpec.kind}"))
     described = {name[1][:16]: name[1] for name in documents if name}
     # A run of another machine may have published no more than its claim.
     there = {name for top in ("runs", lease_records.OWNERS) for name in workspace.names(top)}
-    runs = [_run(workspace, name, described.get(name)) for name in sorted(here | there)]
+    return [_run(workspace, name, described.get(name)) for name in sorted(here | there)]
+
+
+def read_kept(workspace: Workspace) -> KeptStatus:
+    """What does not take longer the more runs there were."""
     history = [_history_of(workspace, name) for name in workspace.names(f"refs/{PIPELINES}")]
     asks = [now.requested for now in history if now.requested is not None]
-    return Status(
+    return KeptStatus(
         workspace=workspace.uri,
-        models=models,
-        runs=runs,
+        models=[_model(workspace, name) for name in workspace.names("refs/models")],
         waiting=[_waiting(now) for now in history if now.windows_cut],
         requested=[RequestStatus(pipeline=ask.pipeline, why=ask.why, requested_at=ask.requested_at) for ask in asks],
         held=[now.hold for now in history if now.hold is not None],
         failed=[now.failed for now in history if now.failed is not None],
         finished=[now.finished for now in history if now.finished is not None],
-        running=read_running(workspace),
     )
 
 

@@ -34,6 +34,7 @@ class Life:
         ledger = Ledger(ledger_spool(self.workspace, name), process="flow", flow_run=name)
         _write(ledger, {"event": "flow.begin", "unix_s": begin_s, "pipeline": "p", "started_unix_s": begin_s})
         _write(ledger, {"event": "run.named", "unix_s": begin_s, "run": RUN + "0" * 48})
+        _write(ledger, {"event": "run.folder", "unix_s": begin_s, "path": str(self.run_dir)})
         for span in spans:
             _write(ledger, _span(*span))
         if stop:

@@ -1,4 +1,8 @@
-"""What steps came to, counted as they come: durations by part, tokens, losses, collectives. Of one rank."""
+"""What training came to, counted event by event: steps, tokens, collectives, checkpoints.
+
+Of rank 0, and of the flow around it. Figures of earlier and later events add up, so that a run that goes on is followed
+by its new events alone.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ LONG_BOUNDS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 
 """Of what is no step: checkpoints, recoveries."""
 WHOLE = "step"
 """The name of whole steps among their parts."""
+_OPERATIONS = {"checkpoint": "save", "restore": "restore", "stage.verify": "verify"}
 
 
 class Histogram(BaseModel):
@@ -118,6 +123,55 @@ class StepFigures(BaseModel):
         for name in ("newest_step", "loss", "grad_norm", "mfu"):
             if (value := getattr(later, name)) is not None:
                 setattr(self, name, value)
+
+
+class CheckpointFigures(BaseModel):
+    """Of checkpoints that were saved, restored and verified."""
+
+    counts: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """By `save`, `restore` and `verify`, and by outcome: `ok`, `failed` or `corrupt`."""
+    durations_s: dict[str, Histogram] = Field(default_factory=dict)
+    """By the same; `save` is what steps waited, and `durable` goes on beside them."""
+    durable_unix_s: float | None = None
+    """When the newest was."""
+
+    def take(self, event: Event) -> None:
+        """Count an event, if it is of a checkpoint."""
+        name = str(event["event"])
+        if name == "checkpoint.quarantined":
+            self._count("verify", "corrupt")
+        elif name == "checkpoint.durable":
+            self.durable_unix_s = float(event["unix_s"])
+            take_into(self.durations_s, "durable", float(event.get("durable_s") or 0.0), LONG_BOUNDS_S)
+        elif name in _OPERATIONS and "duration_s" in event:
+            self._count(_OPERATIONS[name], "ok" if event.get("outcome") == "ok" else "failed")
+            take_into(self.durations_s, _OPERATIONS[name], float(event["duration_s"]), LONG_BOUNDS_S)
+
+    def _count(self, operation: str, outcome: str, number: int = 1) -> None:
+        of = self.counts.setdefault(operation, {})
+        of[outcome] = of.get(outcome, 0) + number
+
+    def add(self, later: CheckpointFigures) -> None:
+        for operation, outcomes in later.counts.items():
+            for outcome, number in outcomes.items():
+                self._count(operation, outcome, number)
+        add_into(self.durations_s, later.durations_s)
+        self.durable_unix_s = later.durable_unix_s or self.durable_unix_s
+
+
+class TrainingFigures(BaseModel):
+    """All of them."""
+
+    steps: StepFigures = Field(default_factory=StepFigures)
+    checkpoints: CheckpointFigures = Field(default_factory=CheckpointFigures)
+
+    def take(self, event: Event) -> None:
+        self.steps.take(event)
+        self.checkpoints.take(event)
+
+    def add(self, later: TrainingFigures) -> None:
+        self.steps.add(later.steps)
+        self.checkpoints.add(later.checkpoints)
 
 
 def finite(value: Any) -> float | None:

@@ -1,0 +1,200 @@
+"""The exporter: a workspace's metrics over HTTP, for who knows the password; or once, as a file for a collector."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hmac
+import os
+import secrets
+import tempfile
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socket import socket
+from typing import Any
+
+from prometheus_client.exposition import choose_encoder, generate_latest
+
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, HeadwayError
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.console.output import print_line
+from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
+from headway.flows.prefect_api.server_password import USER, kept_password, private_folder
+
+PATH = "/metrics"
+REQUEST_S = 10.0
+"""For a whole request of somebody who may be slow on purpose."""
+MAX_CONNECTIONS = 16
+PASSWORD_FILE = "metrics-password"
+EVERYWHERE = frozenset({"", "0.0.0.0", "::", "*"})
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers `GET /metrics` alone."""
+
+    server: Exporter
+    timeout = REQUEST_S
+    protocol_version = "HTTP/1.0"  # a connection a request: none is kept open
+
+    def do_GET(self) -> None:
+        given = self.headers.get("Authorization", "").encode(errors="replace")
+        if not hmac.compare_digest(given, self.server.wanted):
+            self._answer(HTTPStatus.UNAUTHORIZED, b"It asks for the servers' password.\n", "text/plain")
+        elif self.path.partition("?")[0] != PATH:
+            self._answer(HTTPStatus.NOT_FOUND, f"Metrics are at {PATH}.\n".encode(), "text/plain")
+        else:
+            self._metrics()
+
+    def _metrics(self) -> None:
+        render, content_type = choose_encoder(self.headers.get("Accept", ""))
+        try:
+            page = render(self.server.metrics)
+        except (HeadwayError, OSError) as error:
+            # Prometheus takes the target as down, which is what its alert is for.
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode(errors="replace"), "text/plain")
+            return
+        self._answer(HTTPStatus.OK, page, content_type)
+
+    def _answer(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
+        self.send_response(status)
+        if status == HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", 'Basic realm="headway"')
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """A line each fifteen seconds tells nobody anything."""
+
+
+class Exporter(ThreadingHTTPServer):
+    """Serves until it is shut down.
+
+    Args:
+        address: host and port to listen on; port 0: any that is free.
+        password: `user:password`, for HTTP basic authentication.
+
+    Raises:
+        EnvironmentProblem: the address cannot be had.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], metrics: WorkspaceMetrics, password: str) -> None:
+        self.metrics = metrics
+        self.wanted = b"Basic " + base64.b64encode(password.encode())
+        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        try:
+            super().__init__(address, _Handler)
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"it cannot listen there ({error.strerror or error}).",
+                where=f"{address[0]}:{address[1]}",
+                advice="Name another address of this machine, or a free port, with --listen.",
+            ) from error
+
+    @property
+    def url(self) -> str:
+        host, port = self.server_address[:2]
+        return f"http://{host!s}:{port}{PATH}"
+
+    def process_request(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+        # Whoever opens many connections at once is not served, rather than a thread for each.
+        if self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+        """A client that went away is no error of ours."""
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    """`HOST:PORT` of one address.
+
+    Raises:
+        ConfigError: it is none, or all addresses of the machine.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]")
+    if host in EVERYWHERE:
+        raise ConfigError(
+            "the exporter listens on one address, never on all of a machine.",
+            where=f"--listen {text}",
+            advice="Name it, such as 127.0.0.1:9464, or the address that Prometheus reaches this machine by.",
+        )
+    if not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(
+            "it has no port.", where=f"--listen {text}", advice="Write HOST:PORT, such as 127.0.0.1:9464."
+        )
+    return host, int(port)
+
+
+def write_textfile(metrics: WorkspaceMetrics, path: Path) -> None:
+    """For node_exporter's textfile collector, which must never read half a file.
+
+    Raises:
+        EnvironmentProblem: it cannot be written there.
+    """
+    page = generate_latest(metrics)
+    try:
+        # It reads `*.prom`: a temporary file has another name, in the same folder, or a rename would not be atomic.
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as staging:
+            try:
+                staging.write(page)
+                staging.flush()
+                os.fsync(staging.fileno())
+                os.fchmod(staging.fileno(), 0o644)  # the collector is another user
+                Path(staging.name).replace(path)
+            except BaseException:
+                Path(staging.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the metrics cannot be written ({error.strerror}).",
+            where=str(path),
+            advice="Name a file in a folder that this user may write, such as node_exporter's.",
+        ) from error
+
+
+def exporter_password(file: Path | None) -> tuple[str, Path]:
+    """`user:password`, and the file that holds the password alone, as Prometheus's `password_file` has it.
+
+    Args:
+        file: somebody else's; None: this user's own, drawn once.
+
+    Raises:
+        ConfigError: there is nothing in it.
+        EnvironmentProblem: it cannot be read, or written.
+    """
+    if file is None:
+        file = private_folder() / PASSWORD_FILE
+        return f"{USER}:{kept_password(file, draw=secrets.token_urlsafe)}", file
+    try:
+        password = file.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise EnvironmentProblem(f"the password cannot be read ({error}).", where=str(file)) from error
+    if not password:
+        raise ConfigError("the password is empty.", where=str(file), advice="Write one into it, on one line.")
+    return f"{USER}:{password}", file
+
+
+def serve(workspace: Workspace, listen: str, password_file: Path | None) -> None:
+    """Until a signal ends it."""
+    address = listen_address(listen)
+    password, file = exporter_password(password_file)
+    with Exporter(address, WorkspaceMetrics(workspace), password) as exporter:
+        print_line(f"metrics of {workspace.uri} at {exporter.url}")
+        print_line(f"user {USER}, password in {file}; Ctrl-C ends it")
+        with contextlib.suppress(KeyboardInterrupt):
+            exporter.serve_forever()

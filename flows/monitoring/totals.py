@@ -1,0 +1,116 @@
+"""Sums over flow runs: what counters and histograms say. They only grow: accounts of what is over do not change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from copy import deepcopy
+from typing import get_args
+
+from headway.data_contracts.store.errors import Cause
+from headway.flows.accounts.figures import LONG_BOUNDS_S, Histogram, TrainingFigures, take_into
+from headway.flows.accounts.flow_account import FlowAccount, Outcome
+from headway.flows.accounts.goodput import FORWARD, STATES, State, added
+from headway.flows.monitoring.families import RUN_BOUNDS_S
+from headway.flows.monitoring.samples import Samples
+
+CAUSES: tuple[str, ...] = get_args(Cause)
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+CHECKPOINT_OUTCOMES = {"save": ("ok", "failed"), "restore": ("ok", "failed"), "verify": ("ok", "failed", "corrupt")}
+
+
+class Totals:
+    """Of all flow runs that are over, one account at a time."""
+
+    def __init__(self) -> None:
+        self.flow_runs: set[str] = set()
+        """Those that were taken."""
+        self._runs: Counter[tuple[str, str, str]] = Counter()
+        self._durations_s: dict[tuple[str, str], Histogram] = {}
+        self._seconds: dict[State, float] = {}
+        self._device_seconds: dict[State, float] = {}
+        self._waste_s: dict[str, float] = {}
+        self._recoveries_s: dict[str, Histogram] = {}
+        self._interruptions: Counter[str] = Counter()
+        self._resumes: Counter[str] = Counter()
+        self._requeues: Counter[str] = Counter()
+        self._figures = TrainingFigures()
+        self._ettr: dict[str, tuple[float, float]] = {}
+        """Of each pipeline, when its newest flow run that trained ended, and its ratio."""
+
+    def take(self, account: FlowAccount) -> None:
+        self.flow_runs.add(account.flow_run)
+        self._runs[account.pipeline, account.outcome, account.cause] += 1
+        of = (account.pipeline, account.outcome)
+        self._durations_s.setdefault(of, Histogram.empty(RUN_BOUNDS_S)).take(account.end_unix_s - account.begin_unix_s)
+        goodput = account.goodput
+        self._seconds = added(self._seconds, goodput.parts_s)
+        self._device_seconds = added(self._device_seconds, goodput.parts_device_s)
+        for recovery in goodput.recoveries:
+            self._waste_s[recovery.cause] = self._waste_s.get(recovery.cause, 0.0) + recovery.device_s
+            take_into(self._recoveries_s, "total", recovery.total_s, LONG_BOUNDS_S)
+            for state, seconds in recovery.parts_s.items():
+                take_into(self._recoveries_s, state, seconds, LONG_BOUNDS_S)
+        self._interruptions.update(account.interruptions)
+        self._resumes.update(account.resumes)
+        self._requeues.update(account.requeues)
+        self._figures.add(account.figures)
+        newest_unix_s, _ = self._ettr.get(account.pipeline, (0.0, 0.0))
+        if goodput.num_attempts and goodput.device_s and account.end_unix_s > newest_unix_s:
+            forward_s = sum(goodput.parts_device_s.get(state, 0.0) for state in FORWARD)
+            self._ettr[account.pipeline] = (account.end_unix_s, forward_s / goodput.device_s)
+
+    def fill(self, samples: Samples, going_on: TrainingFigures, interruptions: Counter[str]) -> None:
+        """Args:
+        going_on: of flow runs that are not over.
+        interruptions: of their attempts, by cause.
+        """
+        self._fill_runs(samples)
+        for state in STATES:
+            samples.value("train_time_seconds_total", self._seconds.get(state, 0.0), state=state)
+            samples.value("train_device_seconds_total", self._device_seconds.get(state, 0.0), state=state)
+        # A series that begins with its first event has no increase: what may happen is 0 from the start.
+        interrupted = self._interruptions + interruptions
+        for cause in sorted({*CAUSES, *self._waste_s, *interrupted}):
+            samples.value("train_waste_device_seconds_total", self._waste_s.get(cause, 0.0), cause=cause)
+            samples.value("train_interruptions_total", interrupted[cause], cause=cause)
+        for outcome in ("ok", "failed"):
+            samples.value("train_resume_total", self._resumes[outcome], outcome=outcome)
+        for reason in ("attempt", "job"):
+            samples.value("train_requeues_total", self._requeues[reason], reason=reason)
+        for stage, histogram in self._recoveries_s.items():
+            samples.histogram("train_recovery_duration_seconds", histogram, stage=stage)
+        figures = deepcopy(self._figures)
+        figures.add(going_on)
+        _fill_training(samples, figures)
+
+    def _fill_runs(self, samples: Samples) -> None:
+        pipelines = sorted({pipeline for pipeline, _, _ in self._runs})
+        may_be = {(pipeline, "succeeded", "") for pipeline in pipelines}
+        may_be |= {(pipeline, "failed", cause) for pipeline in pipelines for cause in CAUSES}
+        for pipeline, outcome, cause in sorted(may_be | self._runs.keys()):
+            number = self._runs[pipeline, outcome, cause]
+            samples.value("train_runs_total", number, pipeline=pipeline, outcome=outcome, cause=cause)
+        for (pipeline, outcome), histogram in sorted(self._durations_s.items()):
+            samples.histogram("train_run_duration_seconds", histogram, pipeline=pipeline, outcome=outcome)
+        for pipeline, (_, ratio) in sorted(self._ettr.items()):
+            samples.value("train_run_ettr_ratio", ratio, pipeline=pipeline)
+
+
+def _fill_training(samples: Samples, figures: TrainingFigures) -> None:
+    steps, checkpoints = figures.steps, figures.checkpoints
+    samples.value("train_steps_total", steps.num_steps)
+    samples.value("train_tokens_total", steps.num_tokens)
+    samples.value("train_nonfinite_total", steps.num_nonfinite)
+    samples.value("train_excluded_batches_total", steps.num_excluded)
+    for phase, histogram in steps.durations_s.items():
+        samples.histogram("train_step_duration_seconds", histogram, phase=phase)
+    for op, cost in sorted(steps.traffic.items()):
+        samples.value("train_collective_calls_total", cost.num_calls, op=op)
+        samples.value("train_collective_seconds_total", cost.busy_s, op=op)
+        samples.value("train_collective_sent_bytes_total", cost.sent_bytes, op=op)
+    for op, outcomes in CHECKPOINT_OUTCOMES.items():
+        for outcome in outcomes:
+            number = checkpoints.counts.get(op, {}).get(outcome, 0)
+            samples.value("train_checkpoint_total", number, op=op, outcome=outcome)
+    for op, histogram in checkpoints.durations_s.items():
+        samples.histogram("train_checkpoint_duration_seconds", histogram, op=op)
