@@ -8,74 +8,98 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from headway.training.observe.ledger import Event
 from headway.training.observe.step_summary import PARTS
 
-STEP_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-LONG_BOUNDS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
-"""Of what is no step: checkpoints, recoveries."""
 WHOLE = "step"
 """The name of whole steps among their parts."""
 _OPERATIONS = {"checkpoint": "save", "restore": "restore", "stage.verify": "verify"}
 
 
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Scale = Literal["step", "long", "run"]
+BOUNDS_S: Mapping[Scale, tuple[float, ...]] = {
+    "step": (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+    "long": (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0),
+    "run": (60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0, 86400.0, 259200.0, 604800.0),
+}
+"""Of histograms: of steps and their parts, of checkpoints and recoveries, and of whole flow runs."""
+
+
 class Histogram(BaseModel):
     """Counts of durations, each up to its bound and over the one before; the last is of all that are longer."""
 
-    bounds_s: tuple[float, ...]
-    counts: list[int]
+    scale: Scale
+    counts: list[Count]
     sum_s: float = 0.0
 
+    @model_validator(mode="after")
+    def _has_a_count_for_each_bound(self) -> Self:
+        if len(self.counts) != len(self.bounds_s) + 1:
+            raise ValueError("a histogram has a count for each bound, and one more")
+        return self
+
+    @property
+    def bounds_s(self) -> tuple[float, ...]:
+        return BOUNDS_S[self.scale]
+
     @classmethod
-    def empty(cls, bounds_s: Sequence[float]) -> Self:
-        return cls(bounds_s=tuple(bounds_s), counts=[0] * (len(bounds_s) + 1))
+    def empty(cls, scale: Scale) -> Self:
+        return cls(scale=scale, counts=[0] * (len(BOUNDS_S[scale]) + 1))
 
     def take(self, value_s: float) -> None:
         self.counts[bisect_left(self.bounds_s, value_s)] += 1
         self.sum_s += value_s
 
     def add(self, other: Histogram) -> None:
-        """Raises `ValueError`: it has other bounds."""
-        if other.bounds_s != self.bounds_s:
-            raise ValueError("histograms of other bounds do not add up")
+        """Of the same scale."""
         self.counts = [one + another for one, another in zip(self.counts, other.counts, strict=True)]
         self.sum_s += other.sum_s
 
 
-def take_into(histograms: dict[str, Histogram], name: str, value_s: float, bounds_s: Sequence[float]) -> None:
+def take_into(histograms: dict[str, Histogram], name: str, value_s: float, scale: Scale) -> None:
     if name not in histograms:
-        histograms[name] = Histogram.empty(bounds_s)
+        histograms[name] = Histogram.empty(scale)
     histograms[name].take(value_s)
 
 
-def add_into(histograms: dict[str, Histogram], others: dict[str, Histogram]) -> None:
+def add_into(histograms: dict[str, Histogram], others: Mapping[str, Histogram], scale: Scale) -> None:
     for name, other in others.items():
-        histograms.setdefault(name, Histogram.empty(other.bounds_s)).add(other)
+        histograms.setdefault(name, Histogram.empty(scale)).add(other)
+
+
+def _of_scale(scale: Scale) -> AfterValidator:
+    def check(histograms: dict[str, Histogram]) -> dict[str, Histogram]:
+        if any(histogram.scale != scale for histogram in histograms.values()):
+            raise ValueError(f"these are histograms of scale {scale}")
+        return histograms
+
+    return AfterValidator(check)
 
 
 class Traffic(BaseModel):
     """Collectives of one kind."""
 
-    num_calls: int = 0
-    sent_bytes: int = 0
+    num_calls: Count = 0
+    sent_bytes: Count = 0
     busy_s: float = 0.0
 
 
 class StepFigures(BaseModel):
     """Of all steps that were made, those that were made again among them."""
 
-    num_steps: int = 0
-    num_excluded: int = 0
+    num_steps: Count = 0
+    num_excluded: Count = 0
     """Batches that a guard left out."""
-    num_nonfinite: int = 0
+    num_nonfinite: Count = 0
     """Steps whose loss was not finite."""
-    num_tokens: int = 0
-    durations_s: dict[str, Histogram] = Field(default_factory=dict)
+    num_tokens: Count = 0
+    durations_s: Annotated[dict[str, Histogram], _of_scale("step")] = Field(default_factory=dict)
     """By part, and of whole steps as `step`."""
     traffic: dict[str, Traffic] = Field(default_factory=dict)
     newest_step: int | None = None
@@ -99,9 +123,9 @@ class StepFigures(BaseModel):
         for name in ("loss", "grad_norm", "mfu"):
             if (value := finite(step.get(name))) is not None:
                 setattr(self, name, value)
-        take_into(self.durations_s, WHOLE, float(step.get("duration_s") or 0.0), STEP_BOUNDS_S)
+        take_into(self.durations_s, WHOLE, float(step.get("duration_s") or 0.0), "step")
         for part in PARTS:
-            take_into(self.durations_s, part, float(step.get(f"{part}_s") or 0.0), STEP_BOUNDS_S)
+            take_into(self.durations_s, part, float(step.get(f"{part}_s") or 0.0), "step")
         for kind, cost in (step.get("traffic") or {}).items():
             total = self.traffic.setdefault(str(kind), Traffic())
             total.num_calls += int(cost.get("num_calls") or 0)
@@ -114,7 +138,7 @@ class StepFigures(BaseModel):
         self.num_excluded += later.num_excluded
         self.num_nonfinite += later.num_nonfinite
         self.num_tokens += later.num_tokens
-        add_into(self.durations_s, later.durations_s)
+        add_into(self.durations_s, later.durations_s, "step")
         for kind, cost in later.traffic.items():
             total = self.traffic.setdefault(kind, Traffic())
             total.num_calls += cost.num_calls
@@ -128,9 +152,9 @@ class StepFigures(BaseModel):
 class CheckpointFigures(BaseModel):
     """Of checkpoints that were saved, restored and verified."""
 
-    counts: dict[str, dict[str, int]] = Field(default_factory=dict)
+    counts: dict[str, dict[str, Count]] = Field(default_factory=dict)
     """By `save`, `restore` and `verify`, and by outcome: `ok`, `failed` or `corrupt`."""
-    durations_s: dict[str, Histogram] = Field(default_factory=dict)
+    durations_s: Annotated[dict[str, Histogram], _of_scale("long")] = Field(default_factory=dict)
     """By the same; `save` is what steps waited, and `durable` goes on beside them."""
     durable_unix_s: float | None = None
     """When the newest was."""
@@ -142,10 +166,10 @@ class CheckpointFigures(BaseModel):
             self._count("verify", "corrupt")
         elif name == "checkpoint.durable":
             self.durable_unix_s = float(event["unix_s"])
-            take_into(self.durations_s, "durable", float(event.get("durable_s") or 0.0), LONG_BOUNDS_S)
+            take_into(self.durations_s, "durable", float(event.get("durable_s") or 0.0), "long")
         elif name in _OPERATIONS and "duration_s" in event:
             self._count(_OPERATIONS[name], "ok" if event.get("outcome") == "ok" else "failed")
-            take_into(self.durations_s, _OPERATIONS[name], float(event["duration_s"]), LONG_BOUNDS_S)
+            take_into(self.durations_s, _OPERATIONS[name], float(event["duration_s"]), "long")
 
     def _count(self, operation: str, outcome: str, number: int = 1) -> None:
         of = self.counts.setdefault(operation, {})
@@ -155,7 +179,7 @@ class CheckpointFigures(BaseModel):
         for operation, outcomes in later.counts.items():
             for outcome, number in outcomes.items():
                 self._count(operation, outcome, number)
-        add_into(self.durations_s, later.durations_s)
+        add_into(self.durations_s, later.durations_s, "long")
         self.durable_unix_s = later.durable_unix_s or self.durable_unix_s
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from headway.data_contracts.store.errors import RunBusy
-from headway.flows.accounts.figures import TrainingFigures
+from headway.flows.accounts.figures import Count, TrainingFigures
 from headway.flows.accounts.goodput import Goodput, goodput_of
 from headway.flows.accounts.traces import COLUMNS, AttemptTrace, FlowTrace
 from headway.tasks.core.stage_records import STAGES
@@ -59,11 +59,11 @@ class FlowAccount(BaseModel):
     """Wall time of its stages, found ones too."""
     goodput: Goodput
     figures: TrainingFigures
-    interruptions: dict[str, int]
+    interruptions: dict[str, Count]
     """Attempts that ended before their last step, by cause."""
-    resumes: dict[str, int]
+    resumes: dict[str, Count]
     """Attempts that went on from a checkpoint, by outcome: `ok` came to a new step."""
-    requeues: dict[str, int]
+    requeues: dict[str, Count]
     """Starts after the first, by who asked: `attempt` of a supervisor, `job` of a scheduler."""
     curve: Curve | None
 

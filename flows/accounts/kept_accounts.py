@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterator
+import math
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePosixPath
 
 from pydantic import ValidationError
@@ -72,18 +73,31 @@ def read_account(workspace: Workspace, path: str) -> FlowAccount | None:
     with contextlib.suppress(HeadwayError, ValidationError, ValueError):
         data = workspace.read_if_there(path)
         account = None if data is None else FlowAccount.model_validate(parse_json(data))
-        if account is not None and account.format_version == FORMAT_VERSION:
+        # One under another's name would count again at each look.
+        if account is not None and (account.format_version, account.flow_run) == (
+            FORMAT_VERSION,
+            PurePosixPath(path).stem,
+        ):
             return account
     return None
 
 
-def _read_or_make(workspace: Workspace, path: str) -> FlowAccount | None:
-    """One that is damaged is made again where its ledger is."""
-    account = read_account(workspace, path)
-    if account is None:
+def _read_or_make(workspace: Workspace, path: str, before_unix_s: float = math.inf) -> FlowAccount | None:
+    """One that is damaged is made again where its ledger is.
+
+    Args:
+        before_unix_s: one that began later is not made: accounts are made from those before them, and only those.
+    """
+    account, flow_run = read_account(workspace, path), PurePosixPath(path).stem
+    if account is None and _begin_unix_s(workspace, flow_run) < before_unix_s:
         with contextlib.suppress(OSError, HeadwayError):
-            account = keep_account(workspace, PurePosixPath(path).stem)
+            account = keep_account(workspace, flow_run)
     return account
+
+
+def _begin_unix_s(workspace: Workspace, flow_run: str) -> float:
+    first = first_event(ledger_spool(workspace, flow_run))
+    return float(first.get("started_unix_s", first.get("unix_s", math.inf)))
 
 
 def settle(workspace: Workspace, without: Collection[str] = ()) -> list[str]:
@@ -143,14 +157,20 @@ def _kept_of(workspace: Workspace, run: str) -> list[FlowAccount]:
     """Oldest first."""
     names = workspace.names(f"{FOLDER}/{run}")
     read = (_read_or_make(workspace, f"{FOLDER}/{run}/{name}") for name in names)
-    return sorted((account for account in read if account is not None), key=lambda account: account.begin_unix_s)
+    return _by_begin(account for account in read if account is not None)
+
+
+def _by_begin(accounts: Iterable[FlowAccount]) -> list[FlowAccount]:
+    return sorted(accounts, key=lambda account: account.begin_unix_s)
 
 
 def _before(workspace: Workspace, flow: FlowTrace) -> Goodput | None:
     """Of the run's flow run before this one; None of its first, and of one that found it registered."""
     if not flow.run:
         return None
-    earlier = [each for each in _kept_of(workspace, flow.run) if each.begin_unix_s < flow.begin_unix_s]
+    others = (name for name in workspace.names(f"{FOLDER}/{flow.run}") if name != f"{flow.flow_run}.json")
+    read = [_read_or_make(workspace, f"{FOLDER}/{flow.run}/{name}", flow.begin_unix_s) for name in others]
+    earlier = _by_begin(each for each in read if each is not None and each.begin_unix_s < flow.begin_unix_s)
     return None if not earlier or any(each.has_registered for each in earlier) else earlier[-1].goodput
 
 

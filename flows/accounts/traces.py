@@ -6,6 +6,7 @@ Of an attempt rank 0 speaks for all: ranks of a synchronous gang make the same s
 from __future__ import annotations
 
 import math
+import re
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,8 +23,8 @@ from headway.training.observe.ledger import Event, SpoolTail, event_end_unix_s
 from headway.training.observe.step_summary import PARTS
 
 REGISTERED = "stage.register"
-RUN_CHARACTERS = 16
-"""Of a run's digest, as its folder is named."""
+RUN = re.compile("[0-9a-f]{16}")
+"""A run's id: the beginning of its digest, as its folder is named."""
 COLUMNS = ("step", "unix_s", "duration_s", "tokens", "loss", *(f"{part}_s" for part in PARTS))
 """Of a step. What a record lacks is 0, but the loss, which is nan: JSON has no word for it."""
 
@@ -67,7 +68,7 @@ class FlowTrace:
     @property
     def run(self) -> str:
         """The id of the run that it worked on; empty: none, or another had it, or, as trials do, it had several."""
-        runs = {str(event.get("run", ""))[:RUN_CHARACTERS] for event in self.named("run.named")}
+        runs = {found[0] for event in self.named("run.named") if (found := RUN.match(str(event.get("run", ""))))}
         has_worked = any(self.named("run.folder")) or any(_is_ok(event) for event in self.named("stage.launch"))
         return runs.pop() if len(runs) == 1 and has_worked else ""
 

@@ -15,6 +15,7 @@ from headway.data_contracts.store.folder_store import FileEntry
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.references import chain
 from headway.data_contracts.types.report_text import count
+from headway.flows.accounts.kept_accounts import settle
 from headway.flows.console.console import plain_console, print_table
 from headway.flows.console.stop_options import duration
 from headway.tasks.registry import mlflow_store, tracked_runs
@@ -71,6 +72,8 @@ def clean(
         RegistryError: another cleaning is at work here, or MLflow refuses.
     """
     workspace, found = _look(workspace_uri, keep_last, older_than, now_unix_s)
+    if apply:
+        settle(workspace)  # accounts outlive the ledgers that they are made from
     gone = cleaning.sweep(workspace, found, settle_s=settle_s) if apply else found.files
     limit_unix_s = found.policy.limit_unix_s
     cache = NodeCache(cache_folder(LoaderSpec()), LoaderSpec().cache_bytes)

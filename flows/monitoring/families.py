@@ -12,8 +12,6 @@ from types import MappingProxyType
 from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
-RUN_BOUNDS_S = (60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86400.0, 3 * 86400.0, 7 * 86400.0)
-"""Of whole flow runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ from copy import deepcopy
 from typing import get_args
 
 from headway.data_contracts.store.errors import Cause
-from headway.flows.accounts.figures import LONG_BOUNDS_S, Histogram, TrainingFigures, take_into
+from headway.flows.accounts.figures import Histogram, TrainingFigures, take_into
 from headway.flows.accounts.flow_account import FlowAccount, Outcome
 from headway.flows.accounts.goodput import FORWARD, STATES, State, added
-from headway.flows.monitoring.families import RUN_BOUNDS_S
 from headway.flows.monitoring.samples import Samples
 
 CAUSES: tuple[str, ...] = get_args(Cause)
@@ -41,15 +40,15 @@ class Totals:
         self.flow_runs.add(account.flow_run)
         self._runs[account.pipeline, account.outcome, account.cause] += 1
         of = (account.pipeline, account.outcome)
-        self._durations_s.setdefault(of, Histogram.empty(RUN_BOUNDS_S)).take(account.end_unix_s - account.begin_unix_s)
+        self._durations_s.setdefault(of, Histogram.empty("run")).take(account.end_unix_s - account.begin_unix_s)
         goodput = account.goodput
         self._seconds = added(self._seconds, goodput.parts_s)
         self._device_seconds = added(self._device_seconds, goodput.parts_device_s)
         for recovery in goodput.recoveries:
             self._waste_s[recovery.cause] = self._waste_s.get(recovery.cause, 0.0) + recovery.device_s
-            take_into(self._recoveries_s, "total", recovery.total_s, LONG_BOUNDS_S)
+            take_into(self._recoveries_s, "total", recovery.total_s, "long")
             for state, seconds in recovery.parts_s.items():
-                take_into(self._recoveries_s, state, seconds, LONG_BOUNDS_S)
+                take_into(self._recoveries_s, state, seconds, "long")
         self._interruptions.update(account.interruptions)
         self._resumes.update(account.resumes)
         self._requeues.update(account.requeues)

@@ -1,0 +1,139 @@
+"""Accounts of flow runs: they outlive ledgers, add up to a run's life, and are made where one lacks by who looks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from headway.flows.accounts.flow_account import FlowAccount
+from headway.flows.accounts.flow_ledgers import ledger_spool, start_ticks
+from headway.flows.accounts.kept_accounts import (
+    account_so_far,
+    all_accounts,
+    keep_account,
+    kept_names,
+    life_of,
+    read_account,
+    settle,
+)
+from tests.flows.accounts.lives import RUN, Life, numbered
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Life:
+    return Life(tmp_path)
+
+
+def accounts(life: Life) -> dict[str, FlowAccount]:
+    settle(life.workspace)
+    return {account.flow_run: account for account in all_accounts(life.workspace)}
+
+
+def killed_and_resumed(life: Life) -> None:
+    life.flow("a", 0.0, None)
+    life.attempt("a", 1.0, None, numbered(1, 6, 3.0))
+    life.flow("b", 100.0, 140.0, ("stage.register", 138.0, 139.0))
+    life.attempt("b", 101.0, 130.0, numbered(4, 12, 105.0), ("restore", 103.0, 104.0))
+
+
+def test_the_account_of_a_flow_run_outlives_its_ledger_and_its_run(life: Life) -> None:
+    killed_and_resumed(life)
+    before = life.account()
+    shutil.rmtree(life.run_dir)
+    shutil.rmtree(life.workspace.local_path("ledger"))
+    assert life.account() == before and before.num_steps == 12
+
+
+def test_a_recovery_that_another_flow_run_completes_is_one_and_has_all_its_time(life: Life) -> None:
+    killed_and_resumed(life)
+    found = accounts(life)
+    waits = found["a"].goodput.open_recovery
+    assert waits is not None and (waits.cause, waits.lost_steps) == ("infrastructure", 0)
+    (recovery,) = found["b"].goodput.recoveries
+    assert (recovery.attempt, recovery.begin_unix_s, recovery.lost_steps) == (1, 9.0, 3)
+    assert recovery.total_s == pytest.approx(108.0 - 9.0) == pytest.approx(sum(recovery.parts_s.values()))
+    assert recovery.parts_s["down"] == pytest.approx(100.0 - 9.0)
+    assert recovery.parts_s["redone"] == pytest.approx(3.0)
+    assert life.account().waste_device_s == {"infrastructure": pytest.approx(2 * 99.0)}
+
+
+def test_accounts_of_flow_runs_add_up_to_the_whole_life(life: Life) -> None:
+    killed_and_resumed(life)
+    flows = life_of(life.workspace, RUN).flows
+    assert sum(flow.wall_s for flow in flows) == pytest.approx(life.account().wall_s) == 140.0
+    for flow in flows:
+        assert sum(flow.parts_s.values()) == pytest.approx(flow.wall_s)
+        assert sum(flow.parts_device_s.values()) == pytest.approx(flow.device_s)
+
+
+def test_how_a_flow_run_ended_is_told_by_outcome_and_cause(life: Life) -> None:
+    life.flow("good", 0.0, 1.0)
+    life.flow("bad", 0.0, 1.0, failed=("ContractViolation", "contract", "validate"))
+    life.flow("cancelled", 0.0, 1.0, failed=("CancelledRun", "", ""))
+    life.flow("busy", 0.0, 1.0, failed=("RunBusy", "", ""))
+    life.flow("cut", 0.0, 1.0, stop="window closed")
+    life.flow("killed", 0.0, None)
+    found = {name: (each.outcome, each.cause, each.stage) for name, each in accounts(life).items()}
+    assert found == {
+        "good": ("succeeded", "", ""),
+        "bad": ("failed", "contract", "validate"),
+        "cancelled": ("failed", "CancelledRun", ""),
+        "busy": ("stopped", "busy", ""),
+        "cut": ("stopped", "window closed", ""),
+        "killed": ("lost", "infrastructure", ""),
+    }
+
+
+def test_a_flow_run_that_goes_on_has_an_account_so_far_and_none_that_is_kept(life: Life) -> None:
+    here = {"host": socket.gethostname(), "pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
+    life.flow("a", 0.0, None, process=here)
+    life.attempt("a", 1.0, None, numbered(1, 6, 3.0))
+    assert settle(life.workspace) == ["a"] and not kept_names(life.workspace)
+    so_far = account_so_far(life.workspace, "a")
+    assert so_far is not None and so_far.goodput.num_steps == 6
+    assert life.account().num_steps == 6 and not life.account().is_over
+
+
+@pytest.mark.parametrize("harm", [b"", b"{}", b"\x00", b'{"format_version":1e999}'])
+def test_a_damaged_account_is_made_again_from_its_ledger(life: Life, harm: bytes) -> None:
+    killed_and_resumed(life)
+    whole = accounts(life)
+    for path in kept_names(life.workspace).values():
+        life.workspace.local_path(path).write_bytes(harm)
+        assert read_account(life.workspace, path) is None
+    assert accounts(life) == whole
+
+
+def test_a_flipped_bit_makes_no_account_of_another_flow_run(life: Life) -> None:
+    """Whoever sums up accounts would count one twice."""
+    killed_and_resumed(life)
+    accounts(life)
+    path = life.workspace.local_path(kept_names(life.workspace)["b"])
+    path.write_bytes(path.read_bytes().replace(b'"flow_run":"b"', b'"flow_run":"c"'))
+    assert sorted(accounts(life)) == ["a", "b"]
+
+
+def test_a_ledger_that_names_a_run_elsewhere_leads_nowhere(life: Life, tmp_path: Path) -> None:
+    life.flow("a", 0.0, 5.0)
+    spool = ledger_spool(life.workspace, "a")
+    spool.write_text(spool.read_text().replace(RUN + "0" * 48, "../../elsewhere/" + "0" * 48))
+    account = keep_account(life.workspace, "a")
+    assert account is not None and account.run == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["workspace"]
+
+
+def test_the_curve_of_a_long_run_has_a_hundred_points_and_ends_with_its_last_step(life: Life) -> None:
+    life.flow("a", 0.0, 2_000.0)
+    life.attempt("a", 0.0, 2_000.0, numbered(1, 1_234, 1.0))
+    curve = accounts(life)["a"].curve
+    assert curve is not None and len(curve.step) == len(curve.loss) == 100
+    assert curve.step[-1] == 1_234 and curve.step == sorted(set(curve.step))
+    assert kept_size_bytes(life) < 20_000
+
+
+def kept_size_bytes(life: Life) -> int:
+    return sum(life.workspace.local_path(path).stat().st_size for path in kept_names(life.workspace).values())
