@@ -301,8 +301,8 @@ TICKETS = (
         expr="increase(workspace:nonfinite_steps:total[1h]) > 0",
         summary="{{ $value | printf `%.0f` }} steps within an hour had a loss that is not finite.",
         description=(
-            "The step guard excluded or rolled them back. Run `headway logs` to see the steps, and look at the data of "
-            "their batches, the learning rate and the precision."
+            "The step guard stopped the run, skipped the batch or rolled back, as the pipeline file says. Run `headway "
+            "logs` to see the steps; look at their rows, the learning rate and the precision."
         ),
     ),
     Alert(
@@ -351,7 +351,7 @@ TICKETS = (
             "and on (job, instance) workspace:runs_at_work:count > 0"
         ),
         lasts="30m",
-        summary="{{ $labels.node }}: processes wait {{ $value | humanizePercentage }} of the time for {{ $labels.resource }}.",
+        summary="{{ $labels.node }}: {{ $value | humanizePercentage }} of time waits for {{ $labels.resource }}.",
         description=(
             "Training there is slower for all ranks, and no rank is to blame. Run `headway status` and `headway "
             "goodput`, and look what else works on the machine."
