@@ -263,11 +263,9 @@ STRANGERS: list[tuple[str, str, dict[str, str]]] = [
     ("WorkspaceDiskFull", "RetrainFailed", {"cause": "training"}),
     ("CheckpointCorrupt", "RetrainFailed", {"cause": "training"}),
     ("WindowsStarve", "ScheduleSilent", NIGHTLY),
-    ("RetrainFailed", "FailureCascade", {}),
     ("CheckpointCorrupt", "ProcessStopped", {}),
-    ("ScheduleSilent", "RetrainFailed", NIGHTLY),
 ]
-"""Both are told, each for itself."""
+"""Two causes, and two messages."""
 
 
 def test_one_root_cause_is_one_page_and_two_are_two(alertmanager: Daemon) -> None:
