@@ -21,6 +21,7 @@ from headway.flows import watch
 from headway.flows.act.editor_schemas import FileKind
 from headway.flows.act.explain import Explanation, KeyHelp, explain
 from headway.flows.cli.command_line import PANELS, app
+from headway.flows.monitoring.families import FAMILIES
 from headway.flows.report.summary import AWAITING_APPROVAL
 from headway.flows.windows import admission
 from headway.public import PLACES
@@ -103,6 +104,7 @@ def pages() -> dict[str, str]:
         "profiles-file.md": keys_page("profiles", "Profiles", "Where to deploy: `deployments/profiles.yaml`."),
         "exit-codes.md": exit_codes_page(),
         "states.md": states_page(),
+        "metrics.md": metrics_page(),
         "environment.md": environment_page(),
         "documents.md": documents_page(),
         "python.md": python_page(),
@@ -299,6 +301,25 @@ def variables_in_code() -> set[str]:
             strings = (node.value for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Constant))
             found |= {text for text in strings if isinstance(text, str) and VARIABLE.fullmatch(text)}
     return found
+
+
+def metrics_page() -> str:
+    """Every family that the exporter knows."""
+    rows = [
+        (_code(name), family.kind, ", ".join(map(_code, family.labels)), family.help)
+        for name, family in FAMILIES.items()
+    ]
+    about = (
+        "`headway metrics` exports these, in Prometheus's text format and as OpenMetrics. Counters of what is over "
+        "come from the accounts of flow runs. They survive the exporter and the ledgers. Counters of steps, "
+        "checkpoints and interruptions also count what goes on here. Seconds by state and recoveries count when a "
+        "flow run is over."
+    )
+    after = (
+        "States are those of [the account of a run](../concepts/time-account.md), causes those of "
+        "[errors](exit-codes.md). [Deploy](../how-to/deploy.md#prometheus) says how to collect them."
+    )
+    return _page("Metrics", about, _table(("family", "kind", "labels", "meaning"), rows), after)
 
 
 def environment_page() -> str:

@@ -82,7 +82,7 @@ def _of_scale(scale: Scale) -> AfterValidator:
     return AfterValidator(check)
 
 
-class Traffic(BaseModel):
+class TrafficTotals(BaseModel):
     """Collectives of one kind."""
 
     num_calls: Count = 0
@@ -101,7 +101,7 @@ class StepFigures(BaseModel):
     num_tokens: Count = 0
     durations_s: Annotated[dict[str, Histogram], _of_scale("step")] = Field(default_factory=dict)
     """By part, and of whole steps as `step`."""
-    traffic: dict[str, Traffic] = Field(default_factory=dict)
+    traffic: dict[str, TrafficTotals] = Field(default_factory=dict)
     newest_step: int | None = None
     loss: float | None = None
     grad_norm: float | None = None
@@ -127,7 +127,7 @@ class StepFigures(BaseModel):
         for part in PARTS:
             take_into(self.durations_s, part, float(step.get(f"{part}_s") or 0.0), "step")
         for kind, cost in (step.get("traffic") or {}).items():
-            total = self.traffic.setdefault(str(kind), Traffic())
+            total = self.traffic.setdefault(str(kind), TrafficTotals())
             total.num_calls += int(cost.get("num_calls") or 0)
             total.sent_bytes += int(cost.get("sent_bytes") or 0)
             total.busy_s += float(cost.get("busy_s") or 0.0)
@@ -140,7 +140,7 @@ class StepFigures(BaseModel):
         self.num_tokens += later.num_tokens
         add_into(self.durations_s, later.durations_s, "step")
         for kind, cost in later.traffic.items():
-            total = self.traffic.setdefault(kind, Traffic())
+            total = self.traffic.setdefault(kind, TrafficTotals())
             total.num_calls += cost.num_calls
             total.sent_bytes += cost.sent_bytes
             total.busy_s += cost.busy_s

@@ -29,7 +29,7 @@ Outcome = Literal["succeeded", "failed", "stopped", "lost"]
 """`lost`: it was killed, and wrote no last word."""
 
 
-class Curve(BaseModel):
+class StepCurve(BaseModel):
     """Means over stretches of steps, each at its last step."""
 
     step: list[int]
@@ -65,7 +65,7 @@ class FlowAccount(BaseModel):
     """Attempts that went on from a checkpoint, by outcome: `ok` came to a new step."""
     requeues: dict[str, Count]
     """Starts after the first, by who asked: `attempt` of a supervisor, `job` of a scheduler."""
-    curve: Curve | None
+    curve: StepCurve | None
 
 
 def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Goodput | None) -> FlowAccount:
@@ -156,12 +156,12 @@ def _requeues(flow: FlowTrace, attempts: Sequence[AttemptTrace]) -> dict[str, in
     return {who: count for who, count in counts.items() if count}
 
 
-def _curve(column: Mapping[str, NDArray[np.float64]]) -> Curve:
+def _curve(column: Mapping[str, NDArray[np.float64]]) -> StepCurve:
     """Stretches are of equal length but for rounding."""
     num_steps = len(column["step"])
     stretches = np.array_split(np.arange(num_steps), min(CURVE_POINTS, num_steps))
     lasts = [int(places[-1]) for places in stretches]
-    return Curve(
+    return StepCurve(
         step=[int(step) for step in column["step"][lasts]],
         unix_s=column["unix_s"][lasts].tolist(),
         loss=[_mean(column["loss"][places]) for places in stretches],

@@ -97,7 +97,8 @@ def _read_or_make(workspace: Workspace, path: str, before_unix_s: float = math.i
 
 def _begin_unix_s(workspace: Workspace, flow_run: str) -> float:
     first = first_event(ledger_spool(workspace, flow_run))
-    return float(first.get("started_unix_s", first.get("unix_s", math.inf)))
+    found = first.get("started_unix_s", first.get("unix_s"))
+    return math.inf if found is None else float(found)
 
 
 def settle(workspace: Workspace, without: Collection[str] = ()) -> list[str]:

@@ -57,7 +57,7 @@ def metrics(
 
     if listen and out is not None:
         raise typer.BadParameter("--listen and --out are two ways; choose one.")
-    place = Workspace.existing(workspace)
+    place = Workspace(workspace)  # a service may be there before the first retrain makes one
     if listen:
         serve(place, listen, password_file)
     elif out is not None:

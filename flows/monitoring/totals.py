@@ -58,9 +58,9 @@ class Totals:
             forward_s = sum(goodput.parts_device_s.get(state, 0.0) for state in FORWARD)
             self._ettr[account.pipeline] = (account.end_unix_s, forward_s / goodput.device_s)
 
-    def fill(self, samples: Samples, going_on: TrainingFigures, interruptions: Counter[str]) -> None:
+    def fill(self, samples: Samples, live: TrainingFigures, interruptions: Counter[str]) -> None:
         """Args:
-        going_on: of flow runs that are not over.
+        live: of flow runs that are not over.
         interruptions: of their attempts, by cause.
         """
         self._fill_runs(samples)
@@ -79,7 +79,7 @@ class Totals:
         for stage, histogram in self._recoveries_s.items():
             samples.histogram("train_recovery_duration_seconds", histogram, stage=stage)
         figures = deepcopy(self._figures)
-        figures.add(going_on)
+        figures.add(live)
         _fill_training(samples, figures)
 
     def _fill_runs(self, samples: Samples) -> None:

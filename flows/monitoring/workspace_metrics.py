@@ -36,6 +36,8 @@ class WorkspaceMetrics:
         """Raises `HeadwayError` or `OSError`: the workspace cannot be looked at."""
         with self._looking:
             started = time.perf_counter()
+            # One that went away would look like one where nothing is known.
+            Workspace.existing(self._workspace.uri)
             samples = Samples()
             running = self._fill_training(samples)
             for retrain in running:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.exposition import generate_latest
 from rich.console import Console
 
 from headway.data_contracts.store import stages
@@ -21,10 +22,10 @@ from headway.data_contracts.store.documents import Link, Snapshot
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.accounts.flow_ledgers import start_ticks
 from headway.flows.config.request import RetrainRequest
+from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
 from headway.flows.run.running_retrains import RunningRetrain, words
 from headway.flows.run.session import session
 from headway.flows.show.status import print_status, read_status
-from headway.flows.show.status_metrics import metrics
 from headway.tasks.core.stage_records import STAGES
 from headway.training.launch.base.launcher import Handle
 from headway.training.launch.base.process_tree import process_state
@@ -78,6 +79,10 @@ def shown(workspace: Workspace) -> str:
     return " ".join(stream.getvalue().split())
 
 
+def metrics(workspace: Workspace) -> str:
+    return generate_latest(WorkspaceMetrics(workspace)).decode()
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_each_of_the_seven_stages_is_named_with_its_age(workspace, process, stage: str) -> None:
     at = process()
@@ -87,9 +92,7 @@ def test_each_of_the_seven_stages_is_named_with_its_age(workspace, process, stag
     assert (running.pipeline, running.stage, running.pid) == ("tiny", stage, at.pid)
     assert abs(time.time() - running.since_unix_s) < 60
     assert f"tiny RUNNING stage {stage}, for " in shown(workspace)
-    assert f'headway_stage_since_timestamp_seconds{{pipeline="tiny",run="",stage="{stage}"}}' in metrics(
-        read_status(workspace.uri)
-    )
+    assert f'train_run_info{{flow_run="one",pipeline="tiny",run="",stage="{stage}"}} 1.0' in metrics(workspace)
     ledger.event("flow.end")
     assert read_status(workspace.uri).running == []
 
@@ -195,7 +198,7 @@ def test_training_tells_its_attempt_steps_eta_and_each_ranks_last_sign_of_life(w
         "last sign of life of rank 0 ",
     ):
         assert message in text, text
-    assert 'headway_run_attempt{pipeline="tiny"' in metrics(read_status(workspace.uri))
+    assert 'train_run_attempt{pipeline="tiny"}' in metrics(workspace)
 
 
 @pytest.mark.parametrize("role", ["flow", "guard", "agent", "rank 1"])
@@ -207,7 +210,7 @@ def test_a_process_that_is_stopped_is_named_with_what_lets_it_go_on(workspace, t
     assert (problem.role, problem.pid, problem.state) == (role, pid, "stopped")
     assert f"{role} (pid {pid}) is stopped by a signal" in shown(workspace)
     assert f"`kill -CONT {pid}`" in problem.advice
-    assert f'role="{role}",pid="{pid}",state="stopped"' in metrics(read_status(workspace.uri))
+    assert f'train_process_problem{{pipeline="tiny",role="{role}",state="stopped"}} 1.0' in metrics(workspace)
 
 
 def test_a_rank_and_a_guard_that_fell_silent_are_named(workspace, training) -> None:

@@ -7,13 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from headway.data_contracts.store import refs
@@ -33,7 +31,6 @@ from headway.flows.show.status import (
     request_stop,
     watch,
 )
-from headway.flows.show.status_metrics import metrics
 from headway.tasks.ownership.pipeline_history import FailedRetrain, FinishedRetrain, PipelineEvent, ref_of
 from headway.tasks.ownership.run_lease import leased_run
 from headway.training.launch.base.failure import Failure
@@ -206,35 +203,6 @@ def test_a_retrain_that_failed_is_told_before_any_run_with_what_to_do_and_where_
     ]
 
 
-def test_metrics_are_what_prometheus_reads_whatever_a_cause_or_a_name_holds() -> None:
-    model = ModelStatus(
-        model='a "model"', num_versions=2, champion="1", challenger="2", champion_since="2025-01-31T00:00:00+00:00",
-        reason="", waits="2",
-    )  # fmt: skip
-    failure = FailedRetrain(
-        pipeline="tiny",
-        stage="validate",
-        failed_unix_s=1738292400.0,
-        host="n7",
-        failure=Failure(cause="back\\slash\nline"),
-        card="",
-        flow_run="one",
-    )
-    finished = FinishedRetrain(pipeline="tiny", **LAST_FINISHED)
-    message = metrics(Status(workspace="/workspace", models=[model], runs=[], failed=[failure], finished=[finished]))
-    read = {
-        sample.name: (sample.labels, sample.value)
-        for family in text_string_to_metric_families(message)
-        for sample in family.samples
-    }
-    assert read["headway_champion_since_timestamp_seconds"] == ({"model": 'a "model"'}, 1738281600.0)
-    assert read["headway_model_awaits_approval"] == ({"model": 'a "model"'}, 1.0)
-    assert read["headway_retrain_finished_timestamp_seconds"] == ({"pipeline": "tiny"}, 1738206000.0)
-    what, when = read["headway_retrain_failed_timestamp_seconds"]
-    assert what == {"pipeline": "tiny", "stage": "validate", "cause": "back\\slash\nline"}
-    assert when == 1738292400.0 and time.time() - read["headway_status_timestamp_seconds"][1] >= 0
-
-
 def test_a_stop_of_a_run_that_has_ended_says_so_and_at_which_step_and_what_goes_on_instead(tmp_path: Path) -> None:
     workspace = Workspace.create(str(tmp_path / "workspace"))
     over, other = (workspace.local_path(f"runs/{name}") for name in ("0123456789abcdef", "1123456789abcdef"))
@@ -353,7 +321,7 @@ def test_a_live_view_shows_the_status_again_in_place_until_ctrl_c(tmp_path: Path
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("option", ["--json", "--metrics"])
+@pytest.mark.parametrize("option", ["--json"])
 def test_a_live_view_is_for_people_at_a_terminal(tmp_path: Path, option: str) -> None:
     workspace = str(Workspace.create(str(tmp_path / "workspace")).uri)
     assert "--watch is for people" in CliRunner().invoke(app, ["status", "--watch", option, "-w", workspace]).output

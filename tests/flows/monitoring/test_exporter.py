@@ -1,0 +1,146 @@
+"""The exporter answers who has the password, on one address, also beside clients that are slow, many or gone."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import shutil
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.monitoring.exporter import (
+    MAX_CONNECTIONS,
+    Exporter,
+    exporter_password,
+    listen_address,
+    write_textfile,
+)
+from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
+from tests.flows.accounts.lives import Life
+
+PASSWORD = "headway:secret"
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Life:
+    return Life(tmp_path)
+
+
+@pytest.fixture
+def exporter(life: Life) -> Iterator[Exporter]:
+    with Exporter(("127.0.0.1", 0), WorkspaceMetrics(life.workspace), PASSWORD) as server:
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        yield server
+        server.shutdown()
+        serving.join()
+
+
+def ask(exporter: Exporter, path: str = "/metrics", password: str = PASSWORD, accept: str = "") -> tuple[int, str, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", exporter.server_address[1], timeout=DEADLINE_S)
+    try:
+        headers = {"Authorization": "Basic " + base64.b64encode(password.encode()).decode()} if password else {}
+        connection.request("GET", path, headers=headers | ({"Accept": accept} if accept else {}))
+        answer = connection.getresponse()
+        return answer.status, answer.getheader("Content-Type", ""), answer.read().decode()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("password", ["", "headway:", "headway:secreT", "other:secret", "headway:sécret"])
+def test_who_lacks_the_password_is_told_nothing(exporter: Exporter, password: str) -> None:
+    status, _, text = ask(exporter, password=password)
+    assert status == 401 and "train_" not in text
+
+
+def test_metrics_come_in_the_form_that_the_scraper_asks_for(exporter: Exporter) -> None:
+    status, content_type, text = ask(exporter)
+    assert status == 200 and content_type.startswith("text/plain") and "train_steps_total 0.0" in text
+    status, content_type, text = ask(exporter, accept="application/openmetrics-text; version=1.0.0")
+    assert status == 200 and content_type.startswith("application/openmetrics-text") and text.endswith("# EOF\n")
+
+
+def test_no_other_path_is_served(exporter: Exporter) -> None:
+    assert [ask(exporter, path)[0] for path in ("/", "/../../etc/passwd", "/metricsx")] == [404, 404, 404]
+
+
+def test_a_workspace_that_went_away_makes_the_target_down_and_comes_back(exporter: Exporter, life: Life) -> None:
+    root = life.workspace.local_root
+    shutil.move(root, root.with_name("elsewhere"))
+    status, _, text = ask(exporter)
+    assert status == 503 and str(root) in text and not root.exists()
+    shutil.move(root.with_name("elsewhere"), root)
+    assert ask(exporter)[0] == 200
+
+
+def test_many_connections_that_say_nothing_cost_others_a_retry_at_most(exporter: Exporter) -> None:
+    silent = [socket.create_connection(exporter.server_address[:2]) for _ in range(MAX_CONNECTIONS)]  # type: ignore[arg-type]
+    one_more = socket.create_connection(exporter.server_address[:2])  # type: ignore[arg-type]
+    one_more.settimeout(DEADLINE_S)
+    assert one_more.recv(1) == b"", "closed at once, and no thread waits for it"
+    for connection in (*silent, one_more):
+        connection.close()
+    # Threads of closed connections end by themselves; until then a scraper tries again.
+    answered = False
+    while not answered:
+        try:
+            answered = ask(exporter)[0] == 200
+        except (ConnectionError, http.client.HTTPException):
+            continue
+
+
+def test_an_address_that_is_taken_is_one_sentence(exporter: Exporter, life: Life) -> None:
+    taken = exporter.server_address[:2]
+    with pytest.raises(EnvironmentProblem, match="it cannot listen there"):
+        Exporter((str(taken[0]), int(taken[1])), WorkspaceMetrics(life.workspace), PASSWORD)
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:9464", ":9464", "[::]:9464", "*:9464"])
+def test_it_never_listens_on_all_addresses(text: str) -> None:
+    with pytest.raises(ConfigError, match="never on all of a machine"):
+        listen_address(text)
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000"])
+def test_an_address_without_a_port_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        listen_address(text)
+
+
+def test_the_password_is_drawn_once_and_its_file_is_what_prometheus_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    password, file = exporter_password(None)
+    assert password == f"headway:{file.read_text().strip()}" and len(password) > 30
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert exporter_password(None) == (password, file)
+    given = tmp_path / "given"
+    given.write_text("mine\n")
+    assert exporter_password(given) == ("headway:mine", given)
+    given.write_text("\n")
+    with pytest.raises(ConfigError, match="the password is empty"):
+        exporter_password(given)
+
+
+def test_a_file_for_the_collector_is_whole_and_readable_or_not_there(life: Life, tmp_path: Path) -> None:
+    path = tmp_path / "headway.prom"
+    write_textfile(WorkspaceMetrics(life.workspace), path)
+    assert "train_steps_total 0.0" in path.read_text() and stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["headway.prom", "workspace"]
+    with pytest.raises(EnvironmentProblem, match="the metrics cannot be written"):
+        write_textfile(WorkspaceMetrics(life.workspace), tmp_path / "missing" / "headway.prom")
+
+
+def test_a_missing_workspace_is_no_new_one(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match="no workspace here"):
+        Workspace.existing(str(tmp_path / "none"))
+    assert not list(tmp_path.iterdir())

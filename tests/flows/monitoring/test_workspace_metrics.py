@@ -1,0 +1,220 @@
+"""What Prometheus is told: what it can parse, what is declared alone, and counters that never fall."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from headway.flows.accounts.flow_ledgers import ledger_spool, start_ticks
+from headway.flows.accounts.goodput import STATES
+from headway.flows.monitoring.families import FAMILIES
+from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
+from headway.tasks.ownership.pipeline_history import FailedRetrain, record_failure
+from headway.training.launch.base.failure import Failure
+from headway.training.observe.ledger import Ledger
+from tests.flows.accounts.lives import LOST, Life, numbered
+
+Value = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Life:
+    return Life(tmp_path)
+
+
+@pytest.fixture
+def here() -> dict[str, object]:
+    """Of a flow run that goes on: this process stands for it."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
+
+
+def values(metrics: WorkspaceMetrics) -> Value:
+    text = generate_latest(metrics).decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def value(found: Value, name: str, **labels: str) -> float:
+    return found[name, tuple(sorted(labels.items()))]
+
+
+def test_an_empty_workspace_has_counters_of_nothing_and_what_may_come_is_0_from_the_start(life: Life) -> None:
+    """A series that begins with its first event has no increase, and an alert on one would be silent."""
+    found = values(WorkspaceMetrics(life.workspace))
+    assert value(found, "train_steps_total") == 0
+    assert value(found, "train_checkpoint_total", op="verify", outcome="corrupt") == 0
+    assert value(found, "train_interruptions_total", cause="oom") == 0
+    assert [value(found, "train_time_seconds_total", state=state) for state in STATES] == [0.0] * len(STATES)
+
+
+def test_figures_of_what_is_over_are_those_of_the_accounts(life: Life) -> None:
+    life.flow("a", 0.0, 60.0)
+    life.attempt("a", 1.0, 12.0, numbered(1, 8, 3.0), ("checkpoint", 10.5, 10.75), failure=LOST)
+    life.attempt("a", 20.0, 40.0, numbered(5, 12, 25.0), ("restore", 21.0, 24.0))
+    life.flow("b", 100.0, 101.0, failed=("ContractViolation", "contract", "validate"), has_run=False)
+    found, account = values(WorkspaceMetrics(life.workspace)), life.account()
+    assert value(found, "train_runs_total", pipeline="p", outcome="failed", cause="contract") == 1
+    assert value(found, "train_runs_total", pipeline="p", outcome="succeeded", cause="") == 1
+    assert value(found, "train_steps_total") == 16
+    assert value(found, "train_tokens_total") == 160
+    assert value(found, "train_nonfinite_total") == 16, "no step has a loss"
+    assert value(found, "train_interruptions_total", cause="infrastructure") == 1
+    assert value(found, "train_requeues_total", reason="attempt") == 1
+    assert value(found, "train_step_duration_seconds_count", phase="step") == 16
+    assert value(found, "train_step_duration_seconds_bucket", phase="sync", le="0.25") == 0
+    assert value(found, "train_step_duration_seconds_bucket", phase="sync", le="0.5") == 16
+    assert value(found, "train_checkpoint_total", op="save", outcome="ok") == 1
+    assert value(found, "train_recovery_duration_seconds_count", stage="total") == 1
+    assert value(found, "train_waste_device_seconds_total", cause="infrastructure") == pytest.approx(
+        account.waste_device_s["infrastructure"]
+    )
+    assert value(found, "train_run_ettr_ratio", pipeline="p") == pytest.approx(account.ettr)
+    seconds = sum(value(found, "train_time_seconds_total", state=state) for state in STATES)
+    assert seconds == pytest.approx(61.0), "all flow runs, whole"
+
+
+def test_a_run_that_goes_on_is_counted_step_by_step_and_once_when_it_is_over(
+    life: Life, here: dict[str, object]
+) -> None:
+    life.flow("a", 0.0, None, process=here)
+    life.attempt("a", 1.0, None, numbered(1, 6, 3.0))
+    metrics = WorkspaceMetrics(life.workspace)
+    found = [values(metrics)]
+    assert value(found[0], "train_steps_total") == 6
+    assert value(found[0], "train_run_last_step_timestamp_seconds", pipeline="p") == 9.0
+    spool = next(life.run_dir.rglob("rank-0.jsonl"))
+    more = spool.read_text().splitlines()[-1].replace('"step":6', '"step":7') + "\n"
+    with spool.open("a") as stream:
+        stream.write(more)
+    found.append(values(metrics))
+    assert value(found[1], "train_steps_total") == 7
+    with contextlib.closing(Ledger(ledger_spool(life.workspace, "a"), flow_run="a")) as ledger:
+        ledger.event("flow.end")
+    found.append(values(metrics))
+    assert value(found[2], "train_steps_total") == 7
+    assert value(found[2], "train_runs_total", pipeline="p", outcome="succeeded", cause="") == 1
+    assert not any(name == "train_run_info" for name, _ in found[2])
+    shutil.rmtree(life.workspace.local_path("ledger"))
+    shutil.rmtree(life.run_dir)
+    found.append(values(WorkspaceMetrics(life.workspace)))
+    assert found[3].keys() == found[2].keys(), "an exporter that was started again says the same"
+    for before, after in itertools.pairwise(found):
+        for key, figure in before.items():
+            if key[0].startswith("train_") and key[0].endswith(("_total", "_bucket", "_count")):
+                assert after[key] >= figure, key
+
+
+def test_a_quarantined_checkpoint_counts_while_the_run_goes_on(life: Life, here: dict[str, object]) -> None:
+    life.flow("a", 0.0, None, process=here)
+    life.attempt("a", 1.0, None, numbered(1, 6, 3.0))
+    metrics = WorkspaceMetrics(life.workspace)
+    assert value(values(metrics), "train_checkpoint_total", op="verify", outcome="corrupt") == 0
+    with contextlib.closing(Ledger(next(life.run_dir.rglob("rank-0.jsonl")), rank=0)) as ledger:
+        ledger.event("checkpoint.quarantined", checkpoint="step-4", problem="a bit", what="")
+    assert value(values(metrics), "train_checkpoint_total", op="verify", outcome="corrupt") == 1
+
+
+def test_two_retrains_of_one_pipeline_give_no_value_twice(life: Life, here: dict[str, object]) -> None:
+    """Prometheus would refuse the whole page."""
+    for name in ("a", "b"):
+        life.flow(name, 0.0, None, process=here)
+    found = generate_latest(WorkspaceMetrics(life.workspace)).decode().splitlines()
+    series = [line.rpartition(" ")[0] for line in found if not line.startswith("#")]
+    assert len(series) == len(set(series))
+
+
+def test_names_and_causes_of_any_text_stay_values_of_labels(life: Life) -> None:
+    name, cause = 'a "p"\n{}', "back\\slash\nline\x1b[31m"
+    failure = FailedRetrain(
+        pipeline=name,
+        stage="validate",
+        failed_unix_s=1.0,
+        host="n7",
+        failure=Failure(cause=cause),
+        card="",
+        flow_run="x",
+    )
+    record_failure(life.workspace, failure)
+    metrics = WorkspaceMetrics(life.workspace)
+    what = {"pipeline": name, "stage": "validate", "cause": cause}
+    assert value(values(metrics), "headway_retrain_failed_timestamp_seconds", **what) == 1.0
+    assert list(parse_openmetrics(generate_openmetrics(metrics).decode()))
+
+
+def test_whatever_is_exported_is_declared_and_no_series_grows_with_ranks_but_heartbeats(
+    life: Life, here: dict[str, object]
+) -> None:
+    life.flow("done", 0.0, 60.0)
+    life.attempt("done", 1.0, 12.0, numbered(1, 8, 3.0), failure=LOST)
+    life.flow("a", 100.0, None, process=here)
+    found = parse_openmetrics(generate_openmetrics(WorkspaceMetrics(life.workspace)).decode())
+    for family in found:
+        name = family.name + ("_total" if family.type == "counter" else "")
+        assert FAMILIES[name].kind == family.type and FAMILIES[name].help == family.documentation
+    assert [name for name, family in FAMILIES.items() if "rank" in family.labels] == [
+        "train_rank_heartbeat_timestamp_seconds"
+    ]
+    for name, family in FAMILIES.items():
+        assert family.help.endswith(".") and (family.kind == "counter") == name.endswith("_total")
+        assert not (family.kind == "histogram" and {"rank", "run", "flow_run"} & set(family.labels))
+
+
+def test_a_ledger_that_cannot_be_read_silences_no_other_run(life: Life, here: dict[str, object]) -> None:
+    life.flow("a", 0.0, 60.0)
+    life.attempt("a", 1.0, 12.0, numbered(1, 8, 3.0))
+    spool = ledger_spool(life.workspace, "broken")
+    spool.parent.mkdir()
+    os.mkfifo(spool)
+    found = values(WorkspaceMetrics(life.workspace))
+    assert value(found, "train_steps_total") == 8
+
+
+@pytest.fixture
+def sleeper() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(["sleep", "600"]))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.process
+def test_a_flow_run_that_is_killed_turns_into_a_lost_one_at_the_next_look(
+    life: Life, sleeper: Callable[[], subprocess.Popen[bytes]]
+) -> None:
+    process = sleeper()
+    at = {"host": socket.gethostname(), "pid": process.pid, "start_ticks": start_ticks(process.pid)}
+    life.flow("a", 0.0, None, process=at)
+    metrics = WorkspaceMetrics(life.workspace)
+    assert any(name == "train_run_info" for name, _ in values(metrics))
+    process.kill()
+    process.wait()
+    found = values(metrics)
+    assert value(found, "train_runs_total", pipeline="p", outcome="lost", cause="infrastructure") == 1
+    assert not any(name == "train_run_info" for name, _ in found)
+
+
+def test_another_workspace_of_the_same_machine_is_none_of_it(life: Life, tmp_path: Path) -> None:
+    life.flow("a", 0.0, 60.0)
+    found = values(WorkspaceMetrics(Life(tmp_path / "other").workspace))
+    assert not any(name == "train_runs_total" for name, _ in found)
