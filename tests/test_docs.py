@@ -28,6 +28,7 @@ from headway.flows.act.explain import explain
 from headway.flows.cli.command_line import app
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.deploy import automations
+from headway.flows.monitoring.alerts import ALERTS
 from headway.training.observe.events import EVENTS
 from tests.pages import HOME, PAGES, blocks
 
@@ -292,7 +293,8 @@ def is_of_the_code(code: str) -> bool:
         return key[1] in key_names()
     if re.fullmatch(r"(?:[A-Z][a-z]+)+", code):
         states = {*reference.STATES, *PREFECT_STATES}
-        return code in states or code in reference.classes_in_code() or code in headway.__all__
+        named = code in states or code in {alert.name for alert in ALERTS}
+        return named or code in reference.classes_in_code() or code in headway.__all__
     # Tests that a page names are held to those that there are by `test_architecture_pages.py`.
     if re.fullmatch(r"(?!test_)[a-z]+(?:_[a-z]+)+", code):
         return code in words_of_code()

@@ -2,7 +2,8 @@
 # The system's packages that the tests of clusters need; as root, on Debian. Does nothing where they are there.
 # Where they cannot be had it says why, within some minutes, and ends with 1.
 set -euo pipefail
-PACKAGES=(openssh-server openssh-client nftables iproute2 munge slurm-client slurmctld slurmd postgresql)
+PACKAGES=(openssh-server openssh-client nftables iproute2 munge slurm-client slurmctld slurmd postgresql
+          prometheus prometheus-alertmanager)
 FETCH_S=180
 LOCK_S=120
 

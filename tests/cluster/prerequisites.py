@@ -10,6 +10,7 @@ import subprocess
 SYSTEM_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 PROGRAMS_OF_HOSTS = ("ip", "tc", "nft", "ss", "nsenter", "unshare", "sshd", "ssh", "ssh-keygen")
 PROGRAMS_OF_SLURM = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel", "sinfo")
+PROGRAMS_OF_MONITORING = ("prometheus", "promtool", "prometheus-alertmanager", "amtool")
 FRESH_NAMESPACES = ("unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
 HOSTS = "ip link add bridge type bridge && ip link add here type veth peer name there && hostname probe"
 SLOW_LINKS = "tc qdisc add dev lo root tbf rate 20mbit burst 32kb latency 400ms"
@@ -28,6 +29,11 @@ def why_no_hosts(probe: str = HOSTS) -> str:
 def why_no_slurm() -> str:
     """Why there can be no Slurm of the tests' own here; empty where there can."""
     return _not_root() or _not_installed(PROGRAMS_OF_SLURM)
+
+
+def why_no_monitoring() -> str:
+    """Why there can be no Prometheus and Alertmanager of the tests' own here; empty where there can."""
+    return _not_installed(PROGRAMS_OF_MONITORING)
 
 
 def _not_root() -> str:

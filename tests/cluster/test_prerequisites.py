@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import prerequisites
-from tests.cluster.prerequisites import why_no_hosts, why_no_slurm
+from tests.cluster.prerequisites import why_no_hosts, why_no_monitoring, why_no_slurm
 
 
 def test_who_is_not_root_is_told_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,6 +21,7 @@ def test_missing_programs_are_named_with_what_installs_them(monkeypatch: pytest.
     monkeypatch.setattr(prerequisites, "SYSTEM_PATH", str(tmp_path))
     assert why_no_slurm().startswith("not installed: munged, slurmctld, ")
     assert why_no_hosts().startswith("not installed: ip, tc, nft, ")
+    assert why_no_monitoring().startswith("not installed: prometheus, promtool, ")
     assert "tests/cluster/install.sh" in why_no_hosts() and Path(__file__).with_name("install.sh").exists()
 
 
