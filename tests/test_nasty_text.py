@@ -50,7 +50,8 @@ from headway.flows.deploy import deploying
 from headway.flows.rehearse import report as rehearse_report
 from headway.flows.report import failure_card, summary
 from headway.flows.report.terminal import NOTICES, JsonLines, Terminal
-from headway.flows.show import calendar, champion_history, cost, goodput, logs, plan, shards, status
+from headway.flows.show import board_page, calendar, champion_history, cost, goodput, logs, plan, shards, status
+from headway.flows.show.board import Board
 from headway.flows.trials import report as trials_report
 from headway.flows.triggers import report as triggers_report
 from headway.tasks.core import artifacts
@@ -118,6 +119,8 @@ def filled(kind: Any, text: str) -> Any:
         return (list if origin is collections.abc.Sequence else origin)([filled(arguments[0], text)])
     if origin in (dict, collections.abc.Mapping):
         return {filled(arguments[0], text): filled(arguments[1], text)}
+    if origin is collections.Counter:
+        return collections.Counter({filled(arguments[0], text): 3})
     if kind is Any:
         return text
     if kind is type(None):
@@ -247,10 +250,20 @@ HTML: dict[str, Callable[[str], str]] = {
         filled(evaluation_page.PageFacts, text),
     ),
     "a contract": lambda text: checked(text).report(),
+    "a board": lambda text: board_page.render_html(boarded(text)),
     "a retrain in a notebook": lambda text: retrained(text)._repr_html_(),
     "trials in a notebook": lambda text: searched(text)._repr_html_(),
     "a model in a notebook": lambda text: prediction._card(prediction.ModelVersion(text, text, text), {text: text}),
 }
+
+
+def boarded(text: str) -> Board:
+    board = filled(Board, text)
+    for histogram in board.figures.steps.durations_s.values():
+        histogram.counts = [1] * (len(histogram.bounds_s) + 1)
+    return board
+
+
 COMMANDS = re.compile(r"(?m)^\s*::\w[^\n]*::|##\w*\[")
 
 

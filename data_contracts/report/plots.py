@@ -133,8 +133,13 @@ class Plot:
 
     def bars(self, bars: Iterable[tuple[float, float, float, str]], style: str = "c0") -> Plot:
         """From the axis up: left, right, height and what it says, each."""
-        for left, right, height, title in bars:
-            (x1, y1), (x2, y2) = self._at(left, max(self.y.low, 0.0)), self._at(right, height)
+        foot = max(self.y.low, 0.0)
+        return self.boxes(((left, right, foot, height, title) for left, right, height, title in bars), style)
+
+    def boxes(self, boxes: Iterable[tuple[float, float, float, float, str]], style: str = "c0") -> Plot:
+        """Left, right, low, high and what it says, each; such as parts of bars on top of each other."""
+        for left, right, low, high, title in boxes:
+            (x1, y1), (x2, y2) = self._at(left, low), self._at(right, high)
             width, top = max(x2 - x1 - 1, 0.5), min(y1, y2)
             self._layers.append(
                 f"<rect class='bar {style}' x='{short(x1 + 0.5)}' y='{short(top)}' width='{short(width)}' "

@@ -54,13 +54,14 @@ class Held(NamedTuple):
 
 
 def costs(accounts: Iterable[FlowAccount], by: By, prices: PricesSpec) -> list[CostLine]:
-    """A line for each name, the dearest first; together they are what all cost."""
+    """A line for each name, months in order and all else the dearest first; together they are what all cost."""
     lines: dict[str, CostLine] = {}
     for account in accounts:
         for held in _held(account, by):
             line = lines.setdefault(held.name, _empty(held.name, prices))
             _add(line, held, account.device, prices)
-    return sorted(lines.values(), key=lambda line: (-line.usd, -line.device_hours, line.name))
+    in_order = sorted(lines.values(), key=lambda line: line.name)
+    return in_order if by == "month" else sorted(in_order, key=lambda line: (-line.usd, -line.device_hours))
 
 
 def total(lines: Iterable[CostLine], num_flow_runs: int) -> CostLine:

@@ -139,6 +139,12 @@ class Goodput(BaseModel):
     def wall_s(self) -> float:
         return self.end_unix_s - self.begin_unix_s
 
+    @property
+    def ettr(self) -> float:
+        """Effective training time ratio: device-seconds of new steps, whole, over all."""
+        forward_s = sum(self.parts_device_s.get(state, 0.0) for state in FORWARD)
+        return forward_s / self.device_s if self.device_s else 0.0
+
 
 def goodput_of(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Goodput | None) -> Goodput:
     """The account of one flow run.

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import typer
 
 from headway.flows.console.options import AsJson, Model, Pipeline, Run, RunOrNewest, WorkspaceUri
-from headway.flows.console.output import emit, only_shown, print_lines
+from headway.flows.console.output import emit, only_shown, print_lines, write_whole
 
 
 def status(
@@ -56,6 +56,28 @@ def cost(
 
     since_unix_s = time.time() - duration(since, "--since").total_seconds() if since else 0.0
     emit(read_cost(workspace, by, project_folder(), profile, since_unix_s), print_cost, as_json=as_json)
+
+
+def board(
+    workspace: WorkspaceUri = "",
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the page goes.")] = Path("headway-board.html"),
+    days: Annotated[int, typer.Option(min=1, max=3660, help="How far back it looks.")] = 90,
+    profile: Annotated[
+        str, typer.Option(help="Profile of deployments/profiles.yaml whose `prices` hold; no costs without.")
+    ] = "",
+) -> None:
+    """Write one page about a workspace. Trends, failures, time and cost, curves of the newest runs.
+
+    It is a file that needs nothing else, made of accounts, refs and live runs alone.
+    """
+    from headway.flows.config.profiles import PricesSpec, load_profile
+    from headway.flows.console.environment import project_folder
+    from headway.flows.show.board import read_board
+    from headway.flows.show.board_page import render_html
+
+    prices = load_profile(project_folder(), profile)[1].prices if profile else PricesSpec()
+    write_whole(out, render_html(read_board(workspace, days, prices)).encode())
+    print_lines(f"{out.resolve()}")
 
 
 def metrics(

@@ -1,4 +1,4 @@
-"""What commands print, without Rich, whose import a quick command does not pay for: lines, and JSON for programs.
+"""What commands print or write, without Rich, whose import a quick command does not pay for: lines, JSON, whole files.
 
 A test keeps `print` out of every other module of flows.
 """
@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from pydantic import BaseModel
 
 from headway.data_contracts.store import plain_text
+from headway.data_contracts.store.errors import EnvironmentProblem
 
 T = TypeVar("T")
 
@@ -30,6 +34,32 @@ def print_line(text: str, stream: TextIO | None = None) -> None:
 def print_lines(text: str, stream: TextIO | None = None) -> None:
     """Text of several lines, such as an error's message."""
     print(plain_text.lines(text), file=stream or sys.stdout, flush=True)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """A file that others read again and again: the one before, or this one, and never half of it.
+
+    Raises:
+        EnvironmentProblem: it cannot be written there.
+    """
+    try:
+        # In the same folder, or a rename would not be atomic; hidden, for some readers take all files of a folder.
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as staging:
+            try:
+                staging.write(data)
+                staging.flush()
+                os.fsync(staging.fileno())
+                os.fchmod(staging.fileno(), 0o644)  # readers are other users
+                Path(staging.name).replace(path)
+            except BaseException:
+                Path(staging.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"it cannot be written ({error.strerror}).",
+            where=str(path),
+            advice="Name a file in a folder that this user may write.",
+        ) from error
 
 
 def print_to_terminal(text: str) -> None:

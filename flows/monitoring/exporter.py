@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hmac
-import os
 import secrets
-import tempfile
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +16,7 @@ from typing import Any
 from prometheus_client.exposition import choose_encoder, generate_latest
 
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, HeadwayError
-from headway.flows.console.output import print_line
+from headway.flows.console.output import print_line, write_whole
 from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
 from headway.flows.prefect_api.server_password import USER, kept_password, private_folder
 
@@ -140,30 +138,12 @@ def listen_address(text: str) -> tuple[str, int]:
 
 
 def write_textfile(metrics: WorkspaceMetrics, path: Path) -> None:
-    """For node_exporter's textfile collector, which must never read half a file.
+    """For node_exporter's textfile collector, which reads `*.prom` and must never read half a file.
 
     Raises:
         EnvironmentProblem: it cannot be written there.
     """
-    page = generate_latest(metrics)
-    try:
-        # It reads `*.prom`: a temporary file has another name, in the same folder, or a rename would not be atomic.
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as staging:
-            try:
-                staging.write(page)
-                staging.flush()
-                os.fsync(staging.fileno())
-                os.fchmod(staging.fileno(), 0o644)  # the collector is another user
-                Path(staging.name).replace(path)
-            except BaseException:
-                Path(staging.name).unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"the metrics cannot be written ({error.strerror}).",
-            where=str(path),
-            advice="Name a file in a folder that this user may write, such as node_exporter's.",
-        ) from error
+    write_whole(path, generate_latest(metrics))
 
 
 def exporter_password(file: Path | None) -> tuple[str, Path]:

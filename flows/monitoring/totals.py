@@ -10,9 +10,10 @@ from headway.data_contracts.store.errors import Cause
 from headway.flows.accounts.cost import costs
 from headway.flows.accounts.figures import Histogram, TrainingFigures, take_into
 from headway.flows.accounts.flow_account import FlowAccount, Outcome
-from headway.flows.accounts.goodput import FORWARD, STATES, State, added
+from headway.flows.accounts.goodput import STATES, State, added
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.monitoring.samples import Samples
+from headway.training.launch.base.retry_budget import OWNER_WAS_LOST
 
 CAUSES: tuple[str, ...] = get_args(Cause)
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -66,8 +67,7 @@ class Totals:
         self._figures.add(account.figures)
         newest_unix_s, _ = self._ettr.get(account.pipeline, (0.0, 0.0))
         if goodput.num_attempts and goodput.device_s and account.end_unix_s > newest_unix_s:
-            forward_s = sum(goodput.parts_device_s.get(state, 0.0) for state in FORWARD)
-            self._ettr[account.pipeline] = (account.end_unix_s, forward_s / goodput.device_s)
+            self._ettr[account.pipeline] = (account.end_unix_s, goodput.ettr)
 
     def fill(self, samples: Samples, live: TrainingFigures, interruptions: Counter[str]) -> None:
         """Args:
@@ -100,7 +100,11 @@ class Totals:
 
     def _fill_runs(self, samples: Samples) -> None:
         pipelines = sorted({pipeline for pipeline, _, _ in self._runs})
-        may_be = {(pipeline, "succeeded", "") for pipeline in pipelines}
+        may_be = {
+            (pipeline, *ended)
+            for pipeline in pipelines
+            for ended in (("succeeded", ""), ("lost", OWNER_WAS_LOST.cause))
+        }
         may_be |= {(pipeline, "failed", cause) for pipeline in pipelines for cause in CAUSES}
         for pipeline, outcome, cause in sorted(may_be | self._runs.keys()):
             number = self._runs[pipeline, outcome, cause]

@@ -85,14 +85,16 @@ def print_cost(report: CostReport, console: Console | None = None) -> None:
         console.print(Text(f"! no price of {plain_text.one_line(kind)}: it counts as free", style="yellow"))
     console.print()
     table = Table(report.by, "flow runs", "device-hours", "USD", "productive", "wasted", box=None, padding=(0, 2, 0, 0))
-    table.add_column("USD a million targets")
+    has_targets = any(line.usd_per_million_tokens is not None for line in report.lines)
+    if has_targets:
+        table.add_column("USD a million targets")
     for column in table.columns[1:]:
         column.justify = "right"
     for line in report.lines:
-        per_million = "" if line.usd_per_million_tokens is None else f"{line.usd_per_million_tokens:,.4f}"
+        per_million = [f"{line.usd_per_million_tokens or 0.0:,.4f}"] if has_targets else []
         shares = (_share(line.productive_usd, line), _share(line.wasted_usd, line))
         hours, runs = f"{line.device_hours:,.2f}", f"{line.num_flow_runs:,}"
-        table.add_row(plain_text.one_line(line.name), runs, hours, f"{line.usd:,.2f}", *shares, per_million)
+        table.add_row(plain_text.one_line(line.name), runs, hours, f"{line.usd:,.2f}", *shares, *per_million)
     print_table(console, table)
 
 

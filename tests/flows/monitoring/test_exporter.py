@@ -136,7 +136,7 @@ def test_a_file_for_the_collector_is_whole_and_readable_or_not_there(life: Life,
     write_textfile(WorkspaceMetrics(life.workspace), path)
     assert "train_steps_total 0.0" in path.read_text() and stat.S_IMODE(path.stat().st_mode) == 0o644
     assert sorted(each.name for each in tmp_path.iterdir()) == ["headway.prom", "workspace"]
-    with pytest.raises(EnvironmentProblem, match="the metrics cannot be written"):
+    with pytest.raises(EnvironmentProblem, match="it cannot be written"):
         write_textfile(WorkspaceMetrics(life.workspace), tmp_path / "missing" / "headway.prom")
 
 

@@ -1,0 +1,100 @@
+"""The board: one page of all that is known of a workspace, which needs nothing else and says what the accounts say."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.flows.config.profiles import PricesSpec
+from headway.flows.show import board as boards
+from headway.flows.show.board import Board, read_board
+from headway.flows.show.board_page import render_html
+from headway.tasks.ownership.pipeline_history import FailedRetrain, record_failure
+from headway.training.launch.base.failure import Failure
+from tests.flows.accounts.lives import LOST, Life, numbered
+
+PRICES = PricesSpec(device_hour_usd={"any": 36.0})
+DAY_S = 86400.0
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Life:
+    return Life(tmp_path)
+
+
+def at(life: Life, days: int = 90, prices: PricesSpec = PRICES) -> Board:
+    return read_board(life.workspace.uri, days, prices)
+
+
+def trained(life: Life, name: str, ago_s: float, *, fails: bool = False) -> None:
+    begin_s = time.time() - ago_s
+    life.flow(name, begin_s, begin_s + 60.0)
+    if fails:
+        life.attempt(name, begin_s, begin_s + 12.0, numbered(1, 8, begin_s + 2.0), failure=LOST)
+    life.attempt(name, begin_s + 20.0, begin_s + 50.0, numbered(5, 20, begin_s + 25.0))
+
+
+def test_figures_are_the_accounts_sums_and_days_before_are_left_out(life: Life) -> None:
+    trained(life, "new", 3600.0, fails=True)
+    life.flow("refused", time.time() - 7200, time.time() - 7190, failed=("ContractViolation", "contract", "validate"))
+    old_s = time.time() - 100 * DAY_S
+    life.flow("old", old_s, old_s + 60.0, has_run=False)
+    board = at(life)
+    assert board.num_flow_runs == 2 and board.outcomes == {"succeeded": 1, "failed": 1}
+    assert board.causes == {"contract": 1} and board.interruptions == {"infrastructure": 1}
+    assert board.figures.steps.num_steps == 24 and len(board.recoveries) == 1
+    assert board.cost().usd == pytest.approx(0.01 * (60.0 * 2 + 10.0))
+    assert [each.flow_run for each in board.listed] == ["new", "refused"]
+    assert at(life, days=3660).num_flow_runs == 3
+    page = render_html(board)
+    for word in ("no pipeline is failing", "infrastructure", "contract in validate", "USD", "Recoveries"):
+        assert word in page, word
+
+
+def test_the_page_needs_nothing_else_and_no_price_is_made_up(life: Life) -> None:
+    trained(life, "new", 3600.0)
+    page = render_html(at(life, prices=PricesSpec()))
+    assert not re.findall(r"(?:src|href)\s*=|url\(|<script|https?://", page.replace("http://www.w3.org/", ""))
+    assert "USD" not in page and "device-hours" in page
+
+
+def test_a_pipeline_that_fails_is_the_first_word_unless_somebody_holds_it(life: Life) -> None:
+    trained(life, "new", 3600.0)
+    failure = FailedRetrain(
+        pipeline="nightly",
+        stage="launch",
+        failed_unix_s=time.time(),
+        host="n7",
+        failure=Failure(cause="oom", what="no memory."),
+        card="",
+        flow_run="x",
+    )
+    record_failure(life.workspace, failure)
+    page = render_html(at(life))
+    assert "<h1>1 pipeline failing</h1>" in page and "no memory." in page
+
+
+def test_a_workspace_of_many_flow_runs_keeps_the_newest_of_them_alone(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boards, "LISTED", 5)
+    monkeypatch.setattr(boards, "CURVES", 2)
+    for number in range(12):
+        trained(life, f"f{number:02d}", 3600.0 * (20 - number))
+    board = at(life)
+    assert board.num_flow_runs == 12
+    assert [each.flow_run for each in board.listed] == ["f11", "f10", "f09", "f08", "f07"]
+    assert [each.flow_run for each in board.newest] == ["f11", "f10"]
+
+
+def test_no_workspace_is_no_empty_board(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match="there is no workspace here"):
+        read_board(str(tmp_path / "none"), 90, PRICES)
+
+
+def test_a_workspace_without_a_flow_run_has_a_page(life: Life) -> None:
+    assert "No flow run has ended within these days." in render_html(at(life))
