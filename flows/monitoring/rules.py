@@ -26,13 +26,15 @@ ORDERLY = ("config", "data", "contract", "promotion", "stopped")
 NOT_TRAINING: tuple[State, ...] = (
     "closed_window",
     "stopped",
+    "down",
     "queue",
     "preparation",
     "evaluation",
     "registration",
     "orchestration",
 )
-"""States in which nobody meant to train: neither good nor lost for the ratio of a day."""
+"""States in which nobody trained, or was about to: neither good nor lost for the ratio of a day. What is `down` until
+the next retrain has a page of its own, and lasts as long as the schedule has it."""
 _SEEN = "0 * headway_status_timestamp_seconds"
 
 _HEADER = """\

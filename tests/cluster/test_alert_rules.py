@@ -13,6 +13,7 @@ import yaml
 from headway.flows.monitoring.alerts import ALERTS
 from tests.cluster.monitoring import SHIPPED, alertmanager_config, tool
 from tests.cluster.prerequisites import why_no_monitoring
+from tests.pages import block
 
 TARGET = 'instance="host:9464", job="headway", owner="vision"'
 SEEN = {"up": "1+0x{n}", "headway_status_timestamp_seconds": "0+{step}x{n}"}
@@ -250,12 +251,13 @@ CASES = {
     "low goodput of little training": Case(
         series={SECONDS % "productive": "0+40x{n}", SECONDS % "redone": "0+10x{n}"}, at_s=6 * 3600, step_s=300
     ),
-    "long queues and closed windows": Case(
+    "long queues, closed windows and nobody at work": Case(
         series={
             SECONDS % "productive": "0+475x{n}",
             SECONDS % "restore": "0+10x{n}",
             SECONDS % "queue": "0+450x{n}",
             SECONDS % "closed_window": "0+450x{n}",
+            SECONDS % "down": "0+450x{n}",
         },
         at_s=6 * 3600,
         step_s=300,
@@ -428,6 +430,12 @@ def test_the_tools_find_nothing_wrong_with_the_shipped_files(tmp_path: Path) -> 
     (tmp_path / "headway-password").write_text("secret")
     done = tool("promtool", "check", "config", "prometheus.yaml", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_limits_that_the_documentation_shows_are_rules(tmp_path: Path) -> None:
+    (tmp_path / "limits.yaml").write_text(block("text", "headway:silence_limit:seconds"))
+    done = tool("promtool", "check", "rules", "limits.yaml", folder=tmp_path)
+    assert done.returncode == 0 and "1 rules found" in done.stdout, done.stdout + done.stderr
 
 
 def test_amtool_takes_the_routes_and_each_severity_has_its_receiver(tmp_path: Path) -> None:
