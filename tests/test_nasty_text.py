@@ -50,7 +50,7 @@ from headway.flows.deploy import deploying
 from headway.flows.rehearse import report as rehearse_report
 from headway.flows.report import failure_card, summary
 from headway.flows.report.terminal import NOTICES, JsonLines, Terminal
-from headway.flows.show import calendar, champion_history, goodput, logs, plan, shards, status
+from headway.flows.show import calendar, champion_history, cost, goodput, logs, plan, shards, status
 from headway.flows.trials import report as trials_report
 from headway.flows.triggers import report as triggers_report
 from headway.tasks.core import artifacts
@@ -217,6 +217,7 @@ PRINTED: dict[str, Callable[[str, Any], object]] = {
     "contract check": lambda text, stream: contract_check.print_checked(
         checked(text), plain_console(stream), report=text
     ),
+    "cost": lambda text, stream: cost.print_cost(filled(cost.CostReport, text), plain_console(stream)),
     "goodput": lambda text, stream: goodput.print_goodput(filled(RunGoodput, text), plain_console(stream)),
     "logs": lambda text, _: logs._Printer()(filled(LogLine, text)),
     "promote": lambda text, _: champion_moves.print_move(filled(champion_moves.MoveReport, text)),

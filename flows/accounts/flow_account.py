@@ -45,6 +45,8 @@ class FlowAccount(BaseModel):
     flow_run: str
     pipeline: str
     host: str
+    device: str
+    """The kind that it trained on, as its maker names it; `cpu` also where it trained nothing."""
     run: str
     """Empty: it came to none, or to several, as trials do."""
     outcome: Outcome
@@ -89,6 +91,7 @@ def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Good
         flow_run=flow.flow_run,
         pipeline=flow.pipeline,
         host=str(begin.get("host", "")),
+        device=next((attempt.device for attempt in reversed(attempts) if attempt.device), "cpu"),
         run=flow.run,
         outcome=outcome,
         cause=cause,

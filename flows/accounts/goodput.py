@@ -126,6 +126,8 @@ class Goodput(BaseModel):
     """That came to an end here, wherever they began."""
     open_recovery: Recovery | None
     """What has failed, so far; also of a flow run that failed for good."""
+    wasted_device_s: dict[str, dict[State, float]]
+    """Of this flow run's device-seconds those that were part of a recovery, by its cause and by state."""
     reached_step: int
     """The furthest of the run's life so far; -1 before its first."""
     reached_unix_s: float
@@ -168,8 +170,9 @@ def goodput_of(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Goodpu
         device_s=float(np.diff(painted.edges) @ devices),
         parts_s=painted.seconds(),
         parts_device_s=painted.seconds(devices),
-        recoveries=found.closed,
         open_recovery=found.so_far(),
+        recoveries=found.closed,
+        wasted_device_s=found.wasted_device_s,
         reached_step=found.reached_step,
         reached_unix_s=found.reached_unix_s,
         stopped_for=flow.stopped_for,
@@ -257,6 +260,7 @@ class _Recoveries:
         self.reached_step = -1 if before is None else before.reached_step
         self.reached_unix_s = painted.edges[0] if before is None else before.reached_unix_s
         self.closed: list[Recovery] = []
+        self.wasted_device_s: dict[str, dict[State, float]] = {}
         self._open = None if before is None else before.open_recovery
         self._since_unix_s = float(painted.edges[0])
         """From when on time is still to be added to the one that is open."""
@@ -288,12 +292,15 @@ class _Recoveries:
             )
 
     def so_far(self) -> Recovery | None:
+        """What is open at the end."""
         return None if self._open is None else self._with_time_until(self._open, float(self._painted.edges[-1]))
 
     def _with_time_until(self, recovery: Recovery, end_unix_s: float) -> Recovery:
         begin_unix_s = self._since_unix_s
         part = self._painted._replace(edges=np.clip(self._painted.edges, begin_unix_s, end_unix_s))
         again = (self._redone_unix_s >= begin_unix_s) & (self._redone_unix_s < end_unix_s)
+        wasted = added(self.wasted_device_s.get(recovery.cause, {}), part.seconds(self._devices))
+        self.wasted_device_s[recovery.cause] = wasted
         return recovery.model_copy(
             update={
                 "lost_steps": recovery.lost_steps + int(again.sum()),
@@ -367,10 +374,10 @@ def run_goodput(life: Life) -> RunGoodput:
     device_s, wall_s = sum(flow.device_s for flow in flows), end_unix_s - begin_unix_s
     num_tokens = sum(flow.num_tokens for flow in flows)
     recoveries = [recovery for flow in flows for recovery in flow.recoveries]
-    open_recovery = flows[-1].open_recovery
     waste: dict[str, float] = {}
-    for recovery in (*recoveries, *([] if open_recovery is None else [open_recovery])):
-        waste[recovery.cause] = waste.get(recovery.cause, 0.0) + recovery.device_s
+    for flow in flows:
+        for cause, wasted in flow.wasted_device_s.items():
+            waste[cause] = waste.get(cause, 0.0) + sum(wasted.values())
     return RunGoodput(
         run=life.run,
         pipeline=life.pipeline,
@@ -392,5 +399,5 @@ def run_goodput(life: Life) -> RunGoodput:
         tokens_per_s=num_tokens / wall_s if wall_s else 0.0,
         waste_device_s=dict(sorted(waste.items(), key=lambda part: -part[1])),
         recoveries=recoveries,
-        open_recovery=open_recovery,
+        open_recovery=flows[-1].open_recovery,
     )

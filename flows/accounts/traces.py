@@ -39,6 +39,8 @@ class AttemptTrace:
     """Its record's; that of its last word where its owner was lost."""
     world_size: int | None
     """None: it came to no model."""
+    device: str
+    """The kind of device, as its maker names it, or `cpu`."""
     events: tuple[Event, ...]
     """Of rank 0, without its steps."""
     steps: NDArray[np.float64]
@@ -109,7 +111,7 @@ def read_attempt(run_dir: Path, record: AttemptRecord) -> AttemptTrace:
     events: list[Event] = []
     steps, excluded = array("d"), array("d")
     figures = TrainingFigures()
-    last_sign_unix_s, world_size = record.start_unix_s, None
+    last_sign_unix_s, world_size, device = record.start_unix_s, None, ""
     for event in _stream(files.rank_spool(0)):
         figures.take(event)
         if event["event"] in ("step", "step.excluded"):
@@ -118,13 +120,14 @@ def read_attempt(run_dir: Path, record: AttemptRecord) -> AttemptTrace:
         else:
             events.append(event)
             if event["event"] == "model":
-                world_size = int(event["world_size"])
+                world_size, device = int(event["world_size"]), str(event.get("device", ""))
         last_sign_unix_s = max(last_sign_unix_s, event_end_unix_s(event))
     return AttemptTrace(
         record=record,
         begin_unix_s=record.start_unix_s,
         end_unix_s=last_sign_unix_s if record.end_unix_s is None else record.end_unix_s,
         world_size=world_size,
+        device=device,
         events=tuple(events),
         steps=np.frombuffer(steps).reshape(-1, len(COLUMNS)),
         excluded=np.frombuffer(excluded).reshape(-1, len(COLUMNS)),

@@ -30,7 +30,7 @@ from headway.data_contracts.store.published_files import opened
 from headway.flows.cli.ci import ci
 from headway.flows.cli.contract import app as contract_app
 from headway.flows.cli.decide import hold, promote, refuse, release, retire, rollback
-from headway.flows.cli.look import compare, goodput, history, logs, metrics, profile, shards, status, triggers, ui
+from headway.flows.cli.look import compare, cost, goodput, history, logs, metrics, profile, shards, status, triggers, ui
 from headway.flows.cli.prepare import doctor, explain, init_project, plan, schema
 from headway.flows.cli.prove import reproduce, verify
 from headway.flows.cli.rehearse import rehearse
@@ -127,7 +127,7 @@ app.command(cls=WaitCommand)(retrain)
 app.command(cls=WaitCommand)(resume)
 COMMANDS = (
     *(schema, explain, doctor, plan, rehearse, trials, stop),
-    *(status, logs, goodput, metrics, history, compare, triggers, shards, profile, ui),
+    *(status, logs, goodput, cost, metrics, history, compare, triggers, shards, profile, ui),
     *(promote, refuse, rollback, retire, hold, release),
     *(predict, export, verify, reproduce, deploy, ci, clean),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -31,6 +31,33 @@ def status(
     emit(read_status(workspace), print_status, as_json=as_json)
 
 
+def cost(
+    workspace: WorkspaceUri = "",
+    by: Annotated[
+        Literal["pipeline", "run", "month", "state", "cause"], typer.Option(help="What a line is of.")
+    ] = "pipeline",
+    profile: Annotated[
+        str, typer.Option(help="Profile of deployments/profiles.yaml whose `prices` hold; device-hours alone without.")
+    ] = "",
+    since: Annotated[
+        str, typer.Option(metavar="LENGTH", help="Flow runs that began within this, such as 30d; all without.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Add up what flow runs cost. Also what of it was productive, and what failures wasted.
+
+    Devices are paid for while they are held: neither between windows nor in a queue.
+    """
+    import time
+
+    from headway.flows.console.environment import project_folder
+    from headway.flows.console.stop_options import duration
+    from headway.flows.show.cost import print_cost, read_cost
+
+    since_unix_s = time.time() - duration(since, "--since").total_seconds() if since else 0.0
+    emit(read_cost(workspace, by, project_folder(), profile, since_unix_s), print_cost, as_json=as_json)
+
+
 def metrics(
     workspace: WorkspaceUri = "",
     listen: Annotated[
@@ -43,6 +70,9 @@ def metrics(
         Path | None,
         typer.Option(metavar="FILE", help="What --listen asks for; a password of this user's own if left out."),
     ] = None,
+    profile: Annotated[
+        str, typer.Option(help="Profile of deployments/profiles.yaml whose `prices` hold; no costs without.")
+    ] = "",
 ) -> None:
     """Export metrics for Prometheus. Print them once, write them to a file, or serve them until Ctrl-C.
 
@@ -52,18 +82,22 @@ def metrics(
     from prometheus_client.exposition import generate_latest
 
     from headway.data_contracts.store.publication import Workspace
+    from headway.flows.config.profiles import load_profile
+    from headway.flows.console.environment import project_folder
     from headway.flows.monitoring.exporter import serve, write_textfile
     from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
 
     if listen and out is not None:
         raise typer.BadParameter("--listen and --out are two ways; choose one.")
+    prices = load_profile(project_folder(), profile)[1].prices if profile else None
     place = Workspace(workspace)  # a service may be there before the first retrain makes one
+    found = WorkspaceMetrics(place, prices)
     if listen:
-        serve(place, listen, password_file)
+        serve(found, place.uri, listen, password_file)
     elif out is not None:
-        write_textfile(WorkspaceMetrics(place), out)
+        write_textfile(found, out)
     else:
-        sys.stdout.write(generate_latest(WorkspaceMetrics(place)).decode())
+        sys.stdout.write(generate_latest(found).decode())
 
 
 def logs(

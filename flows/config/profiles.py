@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +25,8 @@ PLAIN = r"^[^/%&<>?#\[\]\\]+$"
 """Names that Prefect takes, and that a place of its API and a line in a terminal can hold as they are."""
 NOBODY = "none"
 """As `notify`: it is meant that alerts reach nobody."""
+ANY = "any"
+Price = Annotated[float, Field(ge=0)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -43,6 +45,33 @@ class HousekeepingSpec(Frozen):
     apply: bool = Field(default=False, description="Take away what nothing needs; off: only say what would go.")
     keep_last: int = Field(default=3, ge=0, description="Finished runs of each pipeline that stay however old.")
     older_than_days: int = Field(default=30, ge=1, description="What was written or used since stays.")
+
+
+class PricesSpec(Frozen):
+    """What devices cost and draw, by their kind as `headway cost` names it; `any` is of all others."""
+
+    device_hour_usd: dict[str, Price] = Field(
+        default_factory=dict, description="US dollars an hour of one device, such as `{cpu: 0.05, any: 2.5}`."
+    )
+    device_watts: dict[str, Price] = Field(
+        default_factory=dict, description="Watts of one device with its share of the machine: a model, no measurement."
+    )
+    grams_co2_per_kwh: Price | None = Field(default=None, description="Of the electricity there.")
+
+    def price_of(self, kind: str) -> float | None:
+        """US dollars an hour; None: nobody says."""
+        return _of_kind(self.device_hour_usd, kind)
+
+    def usd_per_device_s(self, kind: str) -> float:
+        return (self.price_of(kind) or 0.0) / 3600.0
+
+    def watts(self, kind: str) -> float | None:
+        """None: nobody says."""
+        return _of_kind(self.device_watts, kind)
+
+
+def _of_kind(values: Mapping[str, float], kind: str) -> float | None:
+    return values.get(kind, values.get(ANY))
 
 
 class DeploymentProfile(Frozen):
@@ -71,6 +100,7 @@ class DeploymentProfile(Frozen):
     housekeeping: HousekeepingSpec | None = Field(
         default=None, description="What is tidied every day; empty: nothing is."
     )
+    prices: PricesSpec = Field(default=PricesSpec(), description="What devices cost there; `headway cost` adds up.")
     notify: str = Field(
         default="",
         pattern=rf"^({NOBODY}|[a-z0-9-]+/[a-z0-9-]+)?$",

@@ -18,7 +18,6 @@ from typing import Any
 from prometheus_client.exposition import choose_encoder, generate_latest
 
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, HeadwayError
-from headway.data_contracts.store.publication import Workspace
 from headway.flows.console.output import print_line
 from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
 from headway.flows.prefect_api.server_password import USER, kept_password, private_folder
@@ -189,12 +188,16 @@ def exporter_password(file: Path | None) -> tuple[str, Path]:
     return f"{USER}:{password}", file
 
 
-def serve(workspace: Workspace, listen: str, password_file: Path | None) -> None:
-    """Until a signal ends it."""
+def serve(metrics: WorkspaceMetrics, what: str, listen: str, password_file: Path | None) -> None:
+    """Until a signal ends it.
+
+    Args:
+        what: the workspace, for people.
+    """
     address = listen_address(listen)
     password, file = exporter_password(password_file)
-    with Exporter(address, WorkspaceMetrics(workspace), password) as exporter:
-        print_line(f"metrics of {workspace.uri} at {exporter.url}")
+    with Exporter(address, metrics, password) as exporter:
+        print_line(f"metrics of {what} at {exporter.url}")
         print_line(f"user {USER}, password in {file}; Ctrl-C ends it")
         with contextlib.suppress(KeyboardInterrupt):
             exporter.serve_forever()

@@ -45,6 +45,11 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             "Recoveries, by what they spent their time on; `total` is all of it.", "stage"
         ),
         "train_run_ettr_ratio": _gauge("Effective training time ratio of the newest run that was trained.", "pipeline"),
+        "train_cost_usd_total": _counter(
+            "What devices cost while they were held, by the profile's prices and by what for.",
+            "use",
+        ),
+        "train_energy_joules_total": _counter("By the declared power of devices: a model, no measurement.", "source"),
         # Steps.
         "train_steps_total": _counter("Steps made, those made again among them."),
         "train_tokens_total": _counter("Tokens or rows trained on, again for steps made again."),

@@ -7,9 +7,11 @@ from copy import deepcopy
 from typing import get_args
 
 from headway.data_contracts.store.errors import Cause
+from headway.flows.accounts.cost import costs
 from headway.flows.accounts.figures import Histogram, TrainingFigures, take_into
 from headway.flows.accounts.flow_account import FlowAccount, Outcome
 from headway.flows.accounts.goodput import FORWARD, STATES, State, added
+from headway.flows.config.profiles import PricesSpec
 from headway.flows.monitoring.samples import Samples
 
 CAUSES: tuple[str, ...] = get_args(Cause)
@@ -20,7 +22,10 @@ CHECKPOINT_OUTCOMES = {"save": ("ok", "failed"), "restore": ("ok", "failed"), "v
 class Totals:
     """Of all flow runs that are over, one account at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, prices: PricesSpec) -> None:
+        self._prices = prices
+        self._usd = {"productive": 0.0, "wasted": 0.0, "overhead": 0.0}
+        self._joules = 0.0
         self.flow_runs: set[str] = set()
         """Those that were taken."""
         self._runs: Counter[tuple[str, str, str]] = Counter()
@@ -44,11 +49,17 @@ class Totals:
         goodput = account.goodput
         self._seconds = added(self._seconds, goodput.parts_s)
         self._device_seconds = added(self._device_seconds, goodput.parts_device_s)
+        for cause, wasted in goodput.wasted_device_s.items():
+            self._waste_s[cause] = self._waste_s.get(cause, 0.0) + sum(wasted.values())
         for recovery in goodput.recoveries:
-            self._waste_s[recovery.cause] = self._waste_s.get(recovery.cause, 0.0) + recovery.device_s
             take_into(self._recoveries_s, "total", recovery.total_s, "long")
             for state, seconds in recovery.parts_s.items():
                 take_into(self._recoveries_s, state, seconds, "long")
+        for line in costs([account], "pipeline", self._prices):
+            self._usd["productive"] += line.productive_usd
+            self._usd["wasted"] += line.wasted_usd
+            self._usd["overhead"] += line.usd - line.productive_usd - line.wasted_usd
+            self._joules += line.joules or 0.0
         self._interruptions.update(account.interruptions)
         self._resumes.update(account.resumes)
         self._requeues.update(account.requeues)
@@ -67,6 +78,11 @@ class Totals:
         for state in STATES:
             samples.value("train_time_seconds_total", self._seconds.get(state, 0.0), state=state)
             samples.value("train_device_seconds_total", self._device_seconds.get(state, 0.0), state=state)
+        if self._prices.device_hour_usd:
+            for use, usd in self._usd.items():
+                samples.value("train_cost_usd_total", usd, use=use)
+        if self._prices.device_watts:
+            samples.value("train_energy_joules_total", self._joules, source="model")
         # A series that begins with its first event has no increase: what may happen is 0 from the start.
         interrupted = self._interruptions + interruptions
         for cause in sorted({*CAUSES, *self._waste_s, *interrupted}):

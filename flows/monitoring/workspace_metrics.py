@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.accounts.figures import TrainingFigures
 from headway.flows.accounts.kept_accounts import all_accounts, settle
+from headway.flows.config.profiles import PricesSpec
 from headway.flows.monitoring.live import LiveFlow, LiveFlows
 from headway.flows.monitoring.machine import fill_machine
 from headway.flows.monitoring.samples import Samples
@@ -25,11 +26,14 @@ class WorkspaceMetrics:
     """Looks anew each time; what is over is read once.
 
     A collector of `prometheus_client`.
+
+    Args:
+        prices: without any, nothing is said of costs.
     """
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, prices: PricesSpec | None = None) -> None:
         self._workspace = workspace
-        self._totals, self._live = Totals(), LiveFlows(workspace)
+        self._totals, self._live = Totals(prices or PricesSpec()), LiveFlows(workspace)
         self._looking = threading.Lock()
 
     def collect(self) -> Iterable[Metric]:

@@ -11,7 +11,7 @@ from headway.training.engine.loop import Step
 from headway.training.launch.node.rank_process import RankProcess
 from headway.training.observe.telemetry import StepRecord, Stopwatch, peak_memory_bytes
 from headway.training.ranks.distributed import ProcessGroup
-from headway.training.ranks.utilisation import flops_per_token, peak_flops_per_s
+from headway.training.ranks.utilisation import flops_per_token, kind_of_device, peak_flops_per_s
 from headway.training.recipes.protocol import Recipe
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ class StepRecorder:
         peak = peak_flops_per_s(process_group.device, spec.precision)
         self._tokens_per_s_at_peak = None if peak is None else process_group.world_size * peak / flops
         facts = {"num_parameters": learner.num_parameters, "flops_per_token": flops, "peak_flops_per_s": peak}
-        rank.ledger.event("model", world_size=process_group.world_size, num_stages=spec.parallel.pipeline, **facts)
+        gang = {"world_size": process_group.world_size, "device": kind_of_device(process_group.device)}
+        rank.ledger.event("model", **gang, num_stages=spec.parallel.pipeline, **facts)
 
     def __call__(self, step: Step, watch: Stopwatch) -> None:
         record = self._record(step, watch)

@@ -179,7 +179,8 @@ EVENTS: Mapping[str, Declared] = {
     "restore": _span("State is restored, or initialized.", f"step quarantined {_TRAFFIC}"),
     "restore.inexact": _at("On another kind of device than it was saved on.", "changed what"),
     "model": _at(
-        "What a step's figures stand on.", "world_size num_stages num_parameters flops_per_token peak_flops_per_s"
+        "What a step's figures stand on.",
+        "world_size num_stages num_parameters flops_per_token peak_flops_per_s device",
     ),
     "step": _at("A step, whose parts make up its duration; fields of `StepRecord`.", _STEP),
     "step.excluded": _at("A batch that a guard left out.", _STEP),

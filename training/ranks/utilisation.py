@@ -37,6 +37,11 @@ def peak_flops_per_s(device: torch.device, precision: str) -> float | None:
     return None if peak is None else peak * TERA
 
 
+def kind_of_device(device: torch.device) -> str:
+    """As its maker names it; `cpu` of a rank without one."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 def flops_per_token(recipe: Any, num_parameters: int) -> float:
     """Forward and backward, for one target: the recipe's own figure where it brings one, else 6 N.
 

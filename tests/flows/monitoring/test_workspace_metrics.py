@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headway.flows.accounts.flow_ledgers import ledger_spool, start_ticks
 from headway.flows.accounts.goodput import STATES
+from headway.flows.config.profiles import PricesSpec
 from headway.flows.monitoring.families import FAMILIES
 from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
 from headway.tasks.ownership.pipeline_history import FailedRetrain, record_failure
@@ -117,6 +118,17 @@ def test_a_run_that_goes_on_is_counted_step_by_step_and_once_when_it_is_over(
         for key, figure in before.items():
             if key[0].startswith("train_") and key[0].endswith(("_total", "_bucket", "_count")):
                 assert after[key] >= figure, key
+
+
+def test_costs_are_said_where_a_profile_has_prices_and_only_there(life: Life) -> None:
+    life.flow("a", 0.0, 30.0)
+    life.attempt("a", 0.0, 30.0, numbered(1, 20, 2.0), world_size=4)
+    prices = PricesSpec(device_hour_usd={"any": 36.0}, device_watts={"any": 100.0})
+    found = values(WorkspaceMetrics(life.workspace, prices))
+    assert value(found, "train_cost_usd_total", use="productive") == pytest.approx(0.01 * 4 * 20)
+    assert value(found, "train_cost_usd_total", use="overhead") == pytest.approx(0.01 * 4 * 10)
+    assert value(found, "train_energy_joules_total", source="model") == pytest.approx(100 * 4 * 30)
+    assert not any("cost" in name or "joules" in name for name, _ in values(WorkspaceMetrics(life.workspace)))
 
 
 def test_a_quarantined_checkpoint_counts_while_the_run_goes_on(life: Life, here: dict[str, object]) -> None:
