@@ -89,6 +89,7 @@ FINISHED = 'headway_retrain_finished_timestamp_seconds{pipeline="%s"}'
 RUNS = 'train_runs_total{pipeline="nightly", outcome="%s", cause="%s"}'
 VERIFIED = 'train_checkpoint_total{op="verify", outcome="%s"}'
 SECONDS = 'train_device_seconds_total{state="%s"}'
+COST = 'train_cost_usd_total{use="productive"}'
 STEPS = 'train_step_duration_seconds_%s{phase="step"%s}'
 TRAINS = {'train_run_info{pipeline="nightly", flow_run="f", run="r", stage="launch"}': "1+0x{n}"}
 SINCE = 'train_run_stage_since_timestamp_seconds{pipeline="nightly"}'
@@ -348,6 +349,13 @@ CASES = {
     "contended by others, while nothing trains": Case(
         series={'train_node_pressure_seconds_total{node="host", resource="cpu", share="some"}': "0+54x{n}"}, at_s=3000
     ),
+    "a dear day": Case(
+        series={COST: "0+5x431 2155+12x{n}"}, at_s=int(9.5 * DAY_S), step_s=1800, fires="~CostOutOfLine"
+    ),
+    "a dear day of each week": Case(
+        series={COST: "0+1x100 101+12x48 677+1x252 930+12x{n}"}, at_s=int(9.4 * DAY_S), step_s=1800
+    ),
+    "a dear day of the first week": Case(series={COST: "0+5x96 485+50x{n}"}, at_s=3 * DAY_S, step_s=1800),
     # Budgets: of ten in an hour two spend it fast; of nine, nobody can say.
     "a fast burn": Case(
         series={RUNS % ("succeeded", ""): after(55, 8), RUNS % ("lost", "infrastructure"): "_x55 2+0x{n}"},
