@@ -7,9 +7,13 @@ import signal
 import threading
 
 import pytest
+from prometheus_client.exposition import generate_latest
 
 from headway.data_contracts.store.documents import EvaluationReport, ShardManifest
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
 from headway.flows.show.goodput import read_goodput
+from headway.training.launch.base.process_tree import process_state
 
 
 def shards(project) -> dict[str, bytes]:
@@ -36,9 +40,14 @@ def test_two_runs_from_scratch_give_the_same_shards_weights_and_metrics(project,
 def test_a_run_whose_rank_is_killed_on_the_way_gives_the_same_bits(project, retrain_here, wait_until) -> None:
     undisturbed = project.result()
     project.forget_training()
+    exported: list[str] = []
 
     def kill() -> None:
+        metrics = WorkspaceMetrics(Workspace(str(project.workspace)))
         wait_until(lambda: project.newest_step() >= 25)
+        os.kill(project.rank_pid(1), signal.SIGSTOP)
+        wait_until(lambda: process_state(project.rank_pid(1)) == "T")
+        exported.append(generate_latest(metrics).decode())
         os.kill(project.rank_pid(1), signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
@@ -60,3 +69,17 @@ def test_a_run_whose_rank_is_killed_on_the_way_gives_the_same_bits(project, retr
     assert (recovery.cause, recovery.lost_steps) == ("infrastructure", account.num_redone_steps)
     assert recovery.parts_s.keys() >= {"teardown", "start", "rendezvous", "restore"}
     assert account.waste_device_s["infrastructure"] == pytest.approx(recovery.total_s * account.devices)
+    exported.append(generate_latest(WorkspaceMetrics(Workspace(str(project.workspace)))).decode())
+    live, over = map(values_of, exported)
+    (problem,) = (series for series in live if series.startswith("train_process_problem"))
+    assert 'role="rank 1",state="stopped"' in problem
+    assert live["train_steps_total"] >= 25 and any(series.startswith("train_rank_heartbeat") for series in live)
+    assert over["train_steps_total"] >= account.num_steps + account.num_redone_steps
+    assert over['train_interruptions_total{cause="infrastructure"}'] >= 1
+    assert over['train_resume_total{outcome="ok"}'] >= 1
+    assert not any(series.startswith(("train_run_info", "train_process_problem")) for series in over)
+
+
+def values_of(exported: str) -> dict[str, float]:
+    lines = (line.rpartition(" ") for line in exported.splitlines() if not line.startswith("#"))
+    return {series: float(value) for series, _, value in lines}
