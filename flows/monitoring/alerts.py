@@ -28,6 +28,9 @@ LEAST_ETTR = 0.9
 LEAST_DEVICE_S = 4 * 3600
 """Of a day's training, for its ratio to mean anything: starts are most of what a short run takes."""
 
+LEAST_COST_USD = 10
+"""Of a day that may be out of line: less is not worth a ticket."""
+
 _NOT_HELD = "unless on (pipeline, job, instance) headway_pipeline_held == 1"
 _IS_TRAINING = 'and on (pipeline, job, instance) train_run_info{stage="launch"} == 1'
 
@@ -355,6 +358,23 @@ TICKETS = (
         description=(
             "Training there is slower for all ranks, and no rank is to blame. Run `headway status` and `headway "
             "goodput`, and look what else works on the machine."
+        ),
+    ),
+    Alert(
+        name="CostOutOfLine",
+        severity="ticket",
+        group="days",
+        # Runs count when they end, so the day of a large one is dear by itself: a week has such a day, too.
+        expr=(
+            "workspace:cost_usd:day > 1.5 * max_over_time(workspace:cost_usd:day[7d] offset 1d)\n"
+            f"and workspace:cost_usd:day >= {LEAST_COST_USD}\n"
+            "and workspace:cost_usd:day offset 8d"
+        ),
+        lasts="10m",
+        summary="{{ $labels.instance }}: a day cost {{ $value | printf `%.0f` }} US dollars.",
+        description=(
+            "That is half as much again as the dearest day of the week before. Run `headway cost --by cause` and "
+            "`headway cost --by pipeline` to see what for."
         ),
     ),
     Alert(

@@ -26,13 +26,15 @@ ORDERLY = ("config", "data", "contract", "promotion", "stopped")
 NOT_TRAINING: tuple[State, ...] = (
     "closed_window",
     "stopped",
+    "down",
     "queue",
     "preparation",
     "evaluation",
     "registration",
     "orchestration",
 )
-"""States in which nobody meant to train: neither good nor lost for the ratio of a day."""
+"""States in which nobody trained, or was about to: neither good nor lost for the ratio of a day. What is `down` until
+the next retrain has a page of its own, and lasts as long as the schedule has it."""
 _SEEN = "0 * headway_status_timestamp_seconds"
 
 _HEADER = """\
@@ -50,7 +52,8 @@ def _total(name: str, expr: str, level: str = "workspace") -> dict[str, Any]:
 
 
 def _of_workspace(family: str, matchers: str, *labels: str) -> str:
-    return f"sum without ({', '.join(labels)}) ({family}{{{matchers}}})\nor {_SEEN}"
+    selector = f"{family}{{{matchers}}}" if matchers else family
+    return f"sum without ({', '.join(labels)}) ({selector})\nor {_SEEN}"
 
 
 def _of_pipelines(outcomes: str) -> str:
@@ -90,6 +93,8 @@ def _totals_of_days() -> Iterator[dict[str, Any]]:
     yield _total("effective_device_seconds", _of_workspace(seconds, f'state=~"{_one_of(*FORWARD)}"', "state"))
     training = [state for state in STATES if state not in NOT_TRAINING]
     yield _total("training_device_seconds", _of_workspace(seconds, f'state=~"{_one_of(*training)}"', "state"))
+    yield _total("cost_usd", _of_workspace("train_cost_usd_total", "", "use"))
+    yield {"record": "workspace:cost_usd:day", "expr": "increase(workspace:cost_usd:total[1d])"}
     for objective in OBJECTIVES:
         for window in windows():
             yield {

@@ -13,6 +13,7 @@ import yaml
 from headway.flows.monitoring.alerts import ALERTS
 from tests.cluster.monitoring import SHIPPED, alertmanager_config, tool
 from tests.cluster.prerequisites import why_no_monitoring
+from tests.pages import block
 
 TARGET = 'instance="host:9464", job="headway", owner="vision"'
 SEEN = {"up": "1+0x{n}", "headway_status_timestamp_seconds": "0+{step}x{n}"}
@@ -88,6 +89,7 @@ FINISHED = 'headway_retrain_finished_timestamp_seconds{pipeline="%s"}'
 RUNS = 'train_runs_total{pipeline="nightly", outcome="%s", cause="%s"}'
 VERIFIED = 'train_checkpoint_total{op="verify", outcome="%s"}'
 SECONDS = 'train_device_seconds_total{state="%s"}'
+COST = 'train_cost_usd_total{use="productive"}'
 STEPS = 'train_step_duration_seconds_%s{phase="step"%s}'
 TRAINS = {'train_run_info{pipeline="nightly", flow_run="f", run="r", stage="launch"}': "1+0x{n}"}
 SINCE = 'train_run_stage_since_timestamp_seconds{pipeline="nightly"}'
@@ -250,12 +252,13 @@ CASES = {
     "low goodput of little training": Case(
         series={SECONDS % "productive": "0+40x{n}", SECONDS % "redone": "0+10x{n}"}, at_s=6 * 3600, step_s=300
     ),
-    "long queues and closed windows": Case(
+    "long queues, closed windows and nobody at work": Case(
         series={
             SECONDS % "productive": "0+475x{n}",
             SECONDS % "restore": "0+10x{n}",
             SECONDS % "queue": "0+450x{n}",
             SECONDS % "closed_window": "0+450x{n}",
+            SECONDS % "down": "0+450x{n}",
         },
         at_s=6 * 3600,
         step_s=300,
@@ -346,6 +349,13 @@ CASES = {
     "contended by others, while nothing trains": Case(
         series={'train_node_pressure_seconds_total{node="host", resource="cpu", share="some"}': "0+54x{n}"}, at_s=3000
     ),
+    "a dear day": Case(
+        series={COST: "0+5x431 2155+12x{n}"}, at_s=int(9.5 * DAY_S), step_s=1800, fires="~CostOutOfLine"
+    ),
+    "a dear day of each week": Case(
+        series={COST: "0+1x100 101+12x48 677+1x252 930+12x{n}"}, at_s=int(9.4 * DAY_S), step_s=1800
+    ),
+    "a dear day of the first week": Case(series={COST: "0+5x96 485+50x{n}"}, at_s=3 * DAY_S, step_s=1800),
     # Budgets: of ten in an hour two spend it fast; of nine, nobody can say.
     "a fast burn": Case(
         series={RUNS % ("succeeded", ""): after(55, 8), RUNS % ("lost", "infrastructure"): "_x55 2+0x{n}"},
@@ -428,6 +438,12 @@ def test_the_tools_find_nothing_wrong_with_the_shipped_files(tmp_path: Path) -> 
     (tmp_path / "headway-password").write_text("secret")
     done = tool("promtool", "check", "config", "prometheus.yaml", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_limits_that_the_documentation_shows_are_rules(tmp_path: Path) -> None:
+    (tmp_path / "limits.yaml").write_text(block("text", "headway:silence_limit:seconds"))
+    done = tool("promtool", "check", "rules", "limits.yaml", folder=tmp_path)
+    assert done.returncode == 0 and "1 rules found" in done.stdout, done.stdout + done.stderr
 
 
 def test_amtool_takes_the_routes_and_each_severity_has_its_receiver(tmp_path: Path) -> None:

@@ -120,6 +120,13 @@ def test_a_runbook_says_what_it_means_how_to_see_it_what_to_do_and_when_it_is_ov
         assert said == ["See", "Do", "Do not", "Over"], name
 
 
+def test_each_of_the_ten_failure_modes_has_a_section_and_an_alert() -> None:
+    page = (HOME / "docs" / "operations" / "failure-modes.md").read_text()
+    rows = re.findall(r"^\| \[([^\]]+)\]\(#[a-z-]+\) \| \[(\w+)\]", page, re.MULTILINE)
+    assert [mode for mode, _ in rows] == re.findall(r"^## (.+)$", page, re.MULTILINE) and len(rows) == 10
+    assert {alert for _, alert in rows} <= set(BY_NAME)
+
+
 def test_routes_name_alerts_severities_and_labels_that_there_are() -> None:
     config = yaml.safe_load((FOLDER / "alertmanager.yaml").read_text())
     inhibited = config["inhibit_rules"]
