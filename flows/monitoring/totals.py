@@ -100,11 +100,8 @@ class Totals:
 
     def _fill_runs(self, samples: Samples) -> None:
         pipelines = sorted({pipeline for pipeline, _, _ in self._runs})
-        may_be = {
-            (pipeline, *ended)
-            for pipeline in pipelines
-            for ended in (("succeeded", ""), ("lost", OWNER_WAS_LOST.cause))
-        }
+        may_be = {(pipeline, "succeeded", "") for pipeline in pipelines}
+        may_be |= {(pipeline, "lost", OWNER_WAS_LOST.cause) for pipeline in pipelines}
         may_be |= {(pipeline, "failed", cause) for pipeline in pipelines for cause in CAUSES}
         for pipeline, outcome, cause in sorted(may_be | self._runs.keys()):
             number = self._runs[pipeline, outcome, cause]
