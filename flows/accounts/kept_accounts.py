@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from pydantic import ValidationError
@@ -144,8 +144,7 @@ def life_of(workspace: Workspace, run: str) -> Life:
             where=run,
             advice="Ask on the machine that trained it; `headway status` shows what is known here.",
         )
-    last = next((place for place, flow in enumerate(flows) if flow.has_registered), len(flows) - 1)
-    lived = flows[: last + 1]
+    lived = _newest_life(flows)
     return Life(
         run=run,
         pipeline=lived[0].pipeline,
@@ -165,6 +164,21 @@ def _by_begin(accounts: Iterable[FlowAccount]) -> list[FlowAccount]:
     return sorted(accounts, key=lambda account: account.begin_unix_s)
 
 
+def _newest_life(flows: Sequence[FlowAccount]) -> Sequence[FlowAccount]:
+    """Up to the flow run that registered the model. Later ones found it; one that trains it again begins a new life.
+
+    Args:
+        flows: of one run, oldest first.
+    """
+    life: list[FlowAccount] = []
+    for flow in flows:
+        is_over = bool(life) and life[-1].has_registered
+        if is_over and not flow.figures.steps.num_steps:
+            continue
+        life = [flow] if is_over else [*life, flow]
+    return life
+
+
 def _before(workspace: Workspace, flow: FlowTrace) -> Goodput | None:
     """Of the run's flow run before this one; None of its first, and of one that found it registered."""
     if not flow.run:
@@ -172,7 +186,8 @@ def _before(workspace: Workspace, flow: FlowTrace) -> Goodput | None:
     others = (name for name in workspace.names(f"{FOLDER}/{flow.run}") if name != f"{flow.flow_run}.json")
     read = [_read_or_make(workspace, f"{FOLDER}/{flow.run}/{name}", flow.begin_unix_s) for name in others]
     earlier = _by_begin(each for each in read if each is not None and each.begin_unix_s < flow.begin_unix_s)
-    return None if not earlier or any(each.has_registered for each in earlier) else earlier[-1].goodput
+    lived = _newest_life(earlier)
+    return None if not lived or lived[-1].has_registered else lived[-1].goodput
 
 
 def all_accounts(workspace: Workspace, without: Collection[str] = ()) -> Iterator[FlowAccount]:

@@ -70,6 +70,20 @@ def test_accounts_of_flow_runs_add_up_to_the_whole_life(life: Life) -> None:
         assert sum(flow.parts_device_s.values()) == pytest.approx(flow.device_s)
 
 
+def test_a_run_that_is_trained_again_after_its_registration_begins_a_new_life(life: Life) -> None:
+    """Such as one whose checkpoints were cleaned away."""
+    killed_and_resumed(life)
+    life.flow("found", 500.0, 510.0, ("stage.register", 508.0, 509.0))
+    assert life.account().num_flow_runs == 2 and life.account().is_over
+    life.flow("c", 1_000.0, None)
+    life.attempt("c", 1_001.0, None, numbered(1, 6, 1_003.0))
+    life.flow("d", 1_100.0, 1_140.0)
+    life.attempt("d", 1_101.0, 1_130.0, numbered(4, 12, 1_105.0))
+    account = life.account()
+    assert (account.num_flow_runs, account.num_steps, account.num_redone_steps) == (2, 12, 3)
+    assert account.begin_unix_s == 1_000.0 and not account.is_over and len(account.recoveries) == 1
+
+
 def test_how_a_flow_run_ended_is_told_by_outcome_and_cause(life: Life) -> None:
     life.flow("good", 0.0, 1.0)
     life.flow("bad", 0.0, 1.0, failed=("ContractViolation", "contract", "validate"))
