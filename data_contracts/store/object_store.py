@@ -27,6 +27,7 @@ from headway.data_contracts.store.digests import HASHERS, Algorithm, sha256_byte
 from headway.data_contracts.store.errors import EnvironmentProblem, IntegrityError
 from headway.data_contracts.store.file_systems import CREDENTIALS, NUM_PARALLEL, endpoint_note, endpoint_of, takes_parts
 from headway.data_contracts.store.folder_store import FileEntry, too_long
+from headway.data_contracts.store.places import confined
 from headway.data_contracts.store.store_errors import Meaning, StoreFailure, trouble_of
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,10 @@ LISTING_BYTES = 10**9
 """What a listing of a whole folder is given the time of."""
 WRITTEN = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
 """How stores name the time when an object was written."""
+MAX_NAME_BYTES = 255
+"""Of one part of a path: the local side has the same names, and file systems take no longer ones."""
+OF_A_VERSION = "?versionid="
+"""What fsspec cuts off a name, with all that follows: it would read, and remove, another object than was listed."""
 REFUSALS: dict[Meaning, tuple[str, str]] = {
     "bucket": ("there is no such bucket here", "Make the bucket, or check its name, region and endpoint."),
     "permission": ("these credentials may not do it", "They must get, put, list and delete below the prefix."),
@@ -109,16 +114,21 @@ class ObjectStore:
         return data
 
     def names(self, relative: str) -> list[str]:
-        """Bare names directly below a prefix, sorted."""
+        """Bare names directly below a prefix, sorted; without those that no file of a workspace has."""
         prefix = self._path(relative)
         try:
             listing = self._retried("listing", relative, "ls", prefix, detail=False)
         except FileNotFoundError:
             return []
-        return sorted(name.rstrip("/").rpartition("/")[2] for name in listing if name.rstrip("/") != prefix)
+        names = (name.rstrip("/").rpartition("/")[2] for name in listing if name.rstrip("/") != prefix)
+        return sorted(name for name in names if _may_be_ours(name))
 
     def files(self, relative: str) -> Iterator[FileEntry]:
-        """Every object below a prefix."""
+        """Every object below a prefix.
+
+        Raises:
+            IntegrityError: one has a name that no file of a workspace has.
+        """
         prefix = f"{self.root}/"
         try:
             found = self._retried(
@@ -127,8 +137,18 @@ class ObjectStore:
         except FileNotFoundError:
             return
         for name, info in found.items():
-            if info["type"] == "file" and name.startswith(prefix):
-                yield FileEntry(name.removeprefix(prefix), int(info["size"]), _written_unix_s(info))
+            if info["type"] != "file" or not name.startswith(prefix):
+                continue
+            path, size_bytes = name.removeprefix(prefix), int(info["size"])
+            if path.endswith("/") and size_bytes == 0:
+                continue  # a folder, as consoles make it
+            if not _may_be_ours(path):
+                raise IntegrityError(
+                    "no file of a workspace has such a name: another program put it there.",
+                    where=self.uri_of(path),
+                    advice="Take it away with the store's own tools.",
+                )
+            yield FileEntry(path, size_bytes, _written_unix_s(info))
 
     def written_unix_s(self, relative: str) -> float:
         """When an object was written last; now, where the store does not say. Raises `FileNotFoundError`."""
@@ -319,6 +339,15 @@ class ObjectStore:
 
     def uri_of(self, relative: str) -> str:
         return f"{self.uri}/{relative}"
+
+
+def _may_be_ours(path: str) -> bool:
+    """Keys of an object store are any text: not each of them is a path, and not each path another's."""
+    try:
+        parts = confined(path).split("/")
+    except IntegrityError:
+        return False
+    return OF_A_VERSION not in path.lower() and all(len(part.encode()) <= MAX_NAME_BYTES for part in parts)
 
 
 def _written_unix_s(info: dict[str, Any]) -> float:

@@ -200,10 +200,17 @@ def reading(where: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming_the_place(place: str) -> Iterator[None]:
-    """Turn the operating system's refusals into errors a person can act on."""
+    """Turn the operating system's refusals into errors a person can act on.
+
+    Raises:
+        EnvironmentProblem: there is no space, or writing is refused.
+        IntegrityError: nothing of ours can have this name.
+    """
     try:
         yield
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise IntegrityError(f"cannot be a file of ours ({error.strerror}).", where=place) from error
         if is_out_of_space(error):
             raise EnvironmentProblem(
                 "no space left while writing; nothing was published.",

@@ -193,11 +193,11 @@ class PublishedFiles:
             IntegrityError: gone, or different.
         """
         confined(file.path)  # before the target, whose name may come of it, is made
-        # A copy that is there already is proved again: a cache folder may have been altered.
-        if target.is_file() and file_digest(target, file.algorithm) == file.digest:
-            return
         partial = target.parent / staging_name(target.name)
         with naming_the_place(str(target)):
+            # A copy that is there already is proved again: a cache folder may have been altered.
+            if target.is_file() and file_digest(target, file.algorithm) == file.digest:
+                return
             target.parent.mkdir(parents=True, exist_ok=True)
             with claimed(partial):
                 try:

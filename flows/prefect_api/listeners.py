@@ -1,32 +1,52 @@
-"""Whose a listening port of this machine is: any account may have taken it before the server that was meant."""
+"""Whose a port of this machine is, and who is connected to one: any account may listen, and connect, on loopback."""
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
 import os
+import socket
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from headway.data_contracts.store.errors import EnvironmentProblem
 
-LISTENS = "0A"
+LISTENS, CONNECTED = "0A", "01"
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-"""proc(5): local address in the second column, state in the fourth, user in the eighth."""
+"""proc(5): local address in the second column, the other end's in the third, state in the fourth, user in the eighth.
+"""
 
+IPV4_DIGITS = 8
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def users_listening(port: int) -> set[int]:
     """Numbers of the users that listen on a port, on whatever address; none where nobody does."""
-    found = set()
+    return {int(columns[7]) for columns in _sockets() if columns[3] == LISTENS and _ends_with_port(columns[1], port)}
+
+
+def users_connected(port: int) -> dict[tuple[str, int], int]:
+    """Numbers of the users that are connected to a port of loopback, by their own ends' IPv4 addresses and ports."""
+    found = {}
+    for columns in _sockets():
+        if columns[3] == CONNECTED and _ends_with_port(columns[2], port):
+            address, _, own_port = columns[1].partition(":")
+            if len(address) == IPV4_DIGITS:
+                host = socket.inet_ntoa(int(address, 16).to_bytes(4, sys.byteorder))
+                found[host, int(own_port, 16)] = int(columns[7])
+    return found
+
+
+def _sockets() -> Iterator[list[str]]:
     for table in TABLES:
         with contextlib.suppress(OSError):
-            for line in table.read_text().splitlines()[1:]:
-                columns = line.split()
-                if columns[3] == LISTENS and int(columns[1].rpartition(":")[2], 16) == port:
-                    found.add(int(columns[7]))
-    return found
+            yield from (line.split() for line in table.read_text().splitlines()[1:])
+
+
+def _ends_with_port(end: str, port: int) -> bool:
+    return int(end.rpartition(":")[2], 16) == port
 
 
 def require_own_listener(url: str, server: str) -> None:

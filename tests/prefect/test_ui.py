@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
+import json
 import os
 import signal
 import socket
@@ -139,6 +140,32 @@ def test_another_user_and_a_web_page_are_refused_by_both_servers_and_the_passwor
     assert stat.S_IMODE(password_file.parent.stat().st_mode) == 0o700
     logs = "".join(path.read_text() for path in (folder / "workspace" / "ui").iterdir())
     assert logs and drawn not in met.command_lines + logs + ui.message
+
+
+SOCKETS = (
+    *("/api/events/in", "/api/events/out", "/api/logs/out", "/api/task_runs/subscriptions/scheduled"),
+    "/api/work_pools/theirs/workers/connect",
+)
+FORGED = {"event": "forged", "resource": {"prefect.resource.id": "theirs"}, "occurred": "2026-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize("path", SOCKETS)
+def test_no_web_socket_of_prefects_hears_or_tells_who_has_no_password(same_ui: Ui, path: str) -> None:
+    """A browser lets every page connect to them, whatever its origin, and an event starts what waits for it."""
+    from websockets.exceptions import ConnectionClosed, InvalidStatus
+    from websockets.sync.client import connect
+    from websockets.typing import Subprotocol
+
+    url, own = f"ws://127.0.0.1:{same_ui.ports[0]}{path}", [Subprotocol("prefect")]
+    with pytest.raises(InvalidStatus), connect(url, proxy=None):
+        pass
+    lies: list[object] = [{"type": "auth", "token": token} for token in ("", "headway:", ["x"])]
+    for lie in (*lies, FORGED):
+        with connect(url, subprotocols=own, proxy=None, additional_headers={"Origin": "http://evil.example"}) as page:
+            page.send(json.dumps(lie))
+            with pytest.raises(ConnectionClosed):
+                page.send(json.dumps(FORGED))
+                page.recv(DEADLINE_S)
 
 
 def requested(port: int, method: str, path: str, password: str = "", **headers: str) -> tuple[int, dict[str, str]]:

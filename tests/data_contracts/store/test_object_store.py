@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 import subprocess
 import sys
 import time
+import urllib.parse
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +49,14 @@ def write_large(path: Path, *, seed: int) -> Path:
             stream.write(block)
         stream.truncate(LARGE_BYTES)
     return path
+
+
+def put_by_another_program(line, key: str, data: bytes = b"{}") -> None:
+    """As any S3 client may: below the workspace's prefix, under a name that fsspec would not write."""
+    connection = http.client.HTTPConnection("127.0.0.1", line.port, timeout=60)
+    connection.request("PUT", f"/{line.bucket}/prefix/{urllib.parse.quote(key)}", data)
+    assert connection.getresponse().status == 200
+    connection.close()
 
 
 # What is visible
@@ -386,3 +396,28 @@ def test_what_is_known_of_an_object_is_not_read_again_until_it_changes(workspace
     assert [method for method, *_ in line.log()] == ["HEAD"]
     workspace.publish("a", b"other")
     assert workspace.digest("a", again) == sha256_bytes(b"other")
+
+
+NO_NAMES = ("runs/../x", "runs/./x", "runs//x", "runs/a\\b", f"runs/{'n' * 900}/result.json", "runs/one?versionId=x")
+
+
+@pytest.mark.parametrize("key", NO_NAMES)
+def test_an_object_under_a_name_that_no_file_of_ours_has_is_refused_by_name_and_hides_none(
+    workspace, line, key: str
+) -> None:
+    """fsspec takes the last one for a version of `runs/one`: whoever removed it as listed removed that."""
+    workspace.publish("runs/one", b"ours")
+    put_by_another_program(line, key)
+    assert workspace.names("runs") == ["one"]
+    with pytest.raises(IntegrityError, match="no file of a workspace") as refused:
+        list(workspace.files("runs"))
+    assert refused.value.where == f"{workspace.uri}/{key}" and "Take it away" in refused.value.advice
+    assert workspace.read("runs/one") == b"ours"
+
+
+def test_a_folder_that_a_console_made_is_no_file(workspace, line) -> None:
+    workspace.publish("runs/one", b"ours")
+    for key in ("", "runs/", "runs/two/"):
+        put_by_another_program(line, key, b"")
+    assert [file.path for file in workspace.files("runs")] == ["runs/one"]
+    assert workspace.names("runs") == ["one", "two"]

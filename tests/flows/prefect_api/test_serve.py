@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import resource
 import signal
+import subprocess
 import sys
 import threading
 import urllib.request
@@ -15,7 +17,9 @@ import pytest
 from headway.data_contracts.store.errors import EnvironmentProblem
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.prefect_api import serve
+from headway.flows.prefect_api.server_auth import answer_to
 from headway.training.launch.base.ports import free_port
+from tests.prefect_tables import new_prefect_home
 from tests.waiting import wait_until
 
 SERVER = """
@@ -120,3 +124,35 @@ def test_a_link_in_the_place_of_a_servers_log_leads_nowhere(tmp_path: Path) -> N
     with pytest.raises(OSError, match="symbolic links"), serve.running(server, tmp_path):
         pytest.fail("it was started")
     assert (tmp_path / "precious").read_text().startswith("of the user")
+
+
+SILENT = """
+import os, socket, sys
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+held = [socket.socket() for _ in range(500)]
+for each in held:
+    each.settimeout(60)
+    each.connect(("127.0.0.1", int(sys.argv[1])))
+print("connected", flush=True)
+input()
+"""
+
+
+@pytest.mark.process
+def test_another_users_silent_connections_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the server may open files: it could take no further connection until they went."""
+    if os.geteuid() != 0:
+        pytest.skip("only root becomes another user")
+    monkeypatch.setenv("PREFECT_HOME", str(new_prefect_home(tmp_path / "home")))
+    password = "headway:drawn"
+    server = serve.prefect_server(0, password, is_alone=True)
+    with serve.running(server, tmp_path) as process:
+        serve.wait_until_ready(server, process, tmp_path)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (400, 400))
+        command = (sys.executable, "-I", "-c", SILENT, str(server.port))
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
+            assert stranger.stdout is not None and stranger.stdout.readline() == b"connected\n"
+            try:
+                assert answer_to(f"{server.url}/api/health").status == 200
+            finally:
+                stranger.kill()

@@ -131,6 +131,30 @@ def test_a_damaged_checkpoint_is_passed_over_for_an_older_good_one(workspace, sp
     assert (damaged["step"], name in damaged["message"] or "manifest.json" in damaged["message"]) == (20, True)
 
 
+NO_NAMES = ("../x", "../../../x", "/etc/x", "a\\b", "a\0b", "", ".", "x" * 300, "x" * 250, "manifest.json")
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+def test_a_sealed_manifest_that_names_files_elsewhere_is_passed_over_for_an_older_good_one(
+    workspace, spool, name: str
+) -> None:
+    """As who can write the bucket can write it: nothing is signed."""
+    for step in (10, 20):
+        with carrier(workspace, spool):
+            folder = commit(workspace, step)
+    manifest = CheckpointManifest.from_bytes((folder / "manifest.json").read_bytes(), where="")
+    files = (manifest.files[0].model_copy(update={"name": name}), *manifest.files[1:])
+    forged = manifest.model_copy(update={"files": files})
+    place = f"{FOLDER}/checkpoints/{directory_name(20)}"
+    workspace.publish(f"{place}/manifest.json", forged.to_bytes())
+    workspace.publish(f"{place}/manifest.sha256", seal(forged))
+    lose_this_machine(workspace)
+    with carrier(workspace, spool):
+        here = [path.relative_to(workspace.local_root) for path in workspace.local_root.rglob("*") if path.is_file()]
+    assert sorted(map(str, here)) == [f"{FOLDER}/checkpoints/{directory_name(10)}/{kept}" for kept in NAMES]
+    assert [event["step"] for event in events(spool, "checkpoint.damaged")] == [20]
+
+
 def test_another_runs_checkpoint_is_not_taken(workspace, spool) -> None:
     other = Link(kind="run", sha256="cd" * 32)
     with carrier(workspace, spool, other):

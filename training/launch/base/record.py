@@ -4,6 +4,7 @@ disk may have flipped a bit. Standard library only."""
 from __future__ import annotations
 
 import functools
+import math
 import types
 import typing
 from collections.abc import Hashable, Mapping
@@ -12,7 +13,7 @@ from typing import Any, Literal, TypeVar, cast
 
 T = TypeVar("T")
 LARGEST = 1 << 63
-"""No number of a record is as large: it would fit no float, no date and no line."""
+"""No number of a record is as large, unless it is infinite: it would fit no float, no date and no line."""
 
 
 def read_record(kind: type[T], value: Any, *, is_strict: bool = False) -> T:
@@ -64,14 +65,18 @@ def _of_type(hint: Any, value: Any, name: str) -> Any:
         return _of_type(next(each for each in arguments if each is not type(None)), value, name)
     if is_dataclass(hint):
         return read_record(hint, value)  # type: ignore[arg-type]
+    if origin is Mapping and isinstance(value, Mapping):
+        return {key: _of_type(arguments[1], each, name) for key, each in value.items()}
     # JSON has no tuples, and records are compared with ones that were never written.
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(_of_type(arguments[0], each, name) for each in value)
-    is_number = type(value) is int and abs(value) < LARGEST
+    # NaN is under no limit and over none, and so it is no number here.
+    is_whole = type(value) is int and abs(value) < LARGEST
+    is_real = type(value) is float and (abs(value) < LARGEST or math.isinf(value))
     if (
         (origin is Literal and value in arguments)
-        or (hint is float and (is_number or type(value) is float))
-        or (hint is int and is_number)
+        or (hint is float and (is_whole or is_real))
+        or (hint is int and is_whole)
         or (hint in (str, bool) and type(value) is hint)
     ):
         return value

@@ -15,8 +15,8 @@ import struct
 import sys
 import threading
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from headway.training.launch.base.channel import Channel, Listener, connect
 
@@ -30,7 +30,8 @@ PATIENCE_S = 3.0
 _COUNT = struct.Struct("!Q")
 
 
-class NetworkLink(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class NetworkLink:
     """The way from one host to another."""
 
     latency_s: float
@@ -101,7 +102,7 @@ def main(key_file: str, own_address: str, own_port: str, peer_address: str, peer
         # The neighbour that measures this host may still be at it; closing now would look like a broken link.
         was_asked.wait(PATIENCE_S)
         listener.close()
-        print(json.dumps(link._asdict()))
+        print(json.dumps(asdict(link)))
     except OSError as error:
         print(json.dumps({"problem": str(error)}))
 

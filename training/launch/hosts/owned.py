@@ -10,7 +10,6 @@ end when a link is cut or the owner is halted.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import select
@@ -39,7 +38,7 @@ from headway.training.launch.base.process_tree import sweep, sweep_later
 from headway.training.launch.base.protocol import TOKEN, AttemptFiles, Command, NodeOrder, NodePlan
 from headway.training.launch.hosts.links import NetworkLink
 from headway.training.launch.hosts.preflight import ObservedHost, find_faults, require_no_fault
-from headway.training.launch.hosts.probe import CommandResult, Transport, module_command, probe_hosts, run_on_all
+from headway.training.launch.hosts.probe import Transport, module_command, probe_hosts, run_on_all
 from headway.training.launch.node.forked_guards import ForkedGuard, guard_forks
 
 Guard = subprocess.Popen[bytes] | ForkedGuard
@@ -110,7 +109,7 @@ class OwnedLauncher:
             answers = run_on_all(
                 self._transport, list(arguments), "headway.training.launch.hosts.links", arguments, ANSWER_S
             )
-            return {(str(one), str(other)): _link(answers[one]) for one, other in ring}
+            return {(str(one), str(other)): answers[one].read(NetworkLink) for one, other in ring}
 
         with tempfile.NamedTemporaryFile("w", prefix=".links-", dir=folder) as key_file:  # for their user alone
             key_file.write(secrets.token_hex(32))
@@ -282,14 +281,6 @@ class _Beats:
     def end(self) -> None:
         self._is_over.set()
         self._thread.join()
-
-
-def _link(answer: CommandResult) -> NetworkLink | str:
-    try:
-        found = {} if answer.problem else json.loads(answer.stdout.splitlines()[-1])
-        return answer.problem or found.get("problem") or NetworkLink(**found)
-    except (ValueError, TypeError, IndexError):
-        return "no answer that can be understood"
 
 
 def _sweeper(token: str, patience_s: float) -> tuple[str, ...]:

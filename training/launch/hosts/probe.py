@@ -20,14 +20,18 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from headway.training.launch.base.host_facts import HostFacts, collect_host_facts
 from headway.training.launch.base.host_probe import Host, HostProbe, Member
 from headway.training.launch.base.ports import LOOPBACK, free_port
 from headway.training.launch.base.process_tree import HEADWAY_HOME
+from headway.training.launch.base.record import read_record
 
 """Guards run the supervisor's own version of Headway; ranks run their frozen code."""
+MAX_PROBLEM_CHARS = 1000
+"""Of what a host says that it lacks: it stands in messages and in the ledger."""
+T = TypeVar("T")
 _SIOCGIFADDR = 0x8915
 """netdevice(7)."""
 
@@ -93,6 +97,18 @@ class CommandResult:
     stdout: str = ""
     problem: str = ""
     """Empty when the command ended well; else in the transport's words."""
+
+    def read(self, kind: type[T]) -> T | str:
+        """What the module said of this kind, or why it said nothing."""
+        if self.problem:
+            return self.problem[:MAX_PROBLEM_CHARS]
+        try:
+            # Only the last line: a login shell or a site's profile may print before it.
+            found = json.loads(self.stdout.splitlines()[-1])
+            problem = found.get("problem") if isinstance(found, dict) else None
+            return problem[:MAX_PROBLEM_CHARS] if isinstance(problem, str) else read_record(kind, found)
+        except (ValueError, IndexError, RecursionError):
+            return "it gave no answer that can be understood"
 
 
 def run_on_all(
@@ -163,18 +179,13 @@ def probe_hosts(
     facts: dict[Host, HostFacts] = {}
     spare_hosts: list[Host] = []
     for host in hosts:
-        answer = answers[host]
-        try:
-            # Only the last line: a login shell or a site's profile may print before it.
-            found = {} if answer.problem else json.loads(answer.stdout.splitlines()[-1])
-            problem = answer.problem or found.get("problem", "")
-        except (ValueError, IndexError):
-            problem = "it gave no answer that can be understood"
-        if problem:
-            unreachable[host] = problem
+        found = answers[host].read(_ProbeAnswer)
+        if isinstance(found, str):
+            unreachable[host] = found
         elif len(members) < nodes:
-            facts[host] = HostFacts(**found.pop("facts"))
-            members.append(Member(name=host.name, machine=host.machine, **found))
+            facts[host] = found.facts
+            at = {"address": found.address, "interface": found.interface}
+            members.append(Member(name=host.name, machine=host.machine, port=found.port, **at))
         else:
             spare_hosts.append(host)
     return HostProbe(
@@ -200,6 +211,13 @@ class _ReachedAddress:
         """Raises `OSError` where no interface holds the address."""
         found = _resolved(address or _reached_at())
         return cls(address=found, interface=_interface_of(found), port=free_port(found))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ProbeAnswer(_ReachedAddress):
+    """What a host says that can take a node."""
+
+    facts: HostFacts
 
 
 def _reached_at() -> str:
@@ -238,7 +256,8 @@ def main(folder: str, address: str) -> None:
         if not Path(folder).is_dir():
             raise OSError(f"it does not see {folder}: keep the workspace on a file system that all hosts share")
         standing = _ReachedAddress.find(address)
-        answer = asdict(standing) | {"facts": asdict(collect_host_facts(Path(folder), standing.address))}
+        facts = collect_host_facts(Path(folder), standing.address)
+        answer = asdict(_ProbeAnswer(**asdict(standing), facts=facts))
     except OSError as error:
         answer = {"problem": str(error)}
     print(json.dumps(answer))

@@ -14,6 +14,7 @@ frames of the pod:    `OUTPUT` and a part of what the command writes, at last `S
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import os
 import select
@@ -36,6 +37,7 @@ SILENT_S = 8.0
 LOST = 255
 """Exit status of a client that cannot say how the process ended, as ssh's."""
 PART_BYTES = 1 << 16
+MAX_PORT = 1 << 16
 OUTPUT, STATUS = b"o", b"s"
 
 
@@ -67,8 +69,18 @@ class PodPlace:
 
 
 def read_place(path: Path) -> PodPlace | None:
+    """None where it is no pod's own, or leads to no pod."""
     # A place that another version wrote is nobody's address here.
-    return record_or_none(PodPlace, read_json(path), is_strict=True)
+    place = record_or_none(PodPlace, read_json(path), is_strict=True)
+    return place if place is not None and place.pod == path.stem and _can_be_asked(place) else None
+
+
+def _can_be_asked(place: PodPlace) -> bool:
+    """Whether a connection can be tried at all: sockets refuse other words by errors of every kind."""
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(place.address)
+        return 0 < place.port < MAX_PORT and place.index >= 0 and place.key != "" and place.key.isascii()
+    return False
 
 
 def places_of(folder: Path, job: str) -> list[PodPlace]:

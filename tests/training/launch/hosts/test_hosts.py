@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from headway.training.launch.base.host_probe import Host
 from headway.training.launch.base.ports import LOOPBACK
-from headway.training.launch.hosts.probe import LocalTransport, module_command, probe_hosts, run_on_all
+from headway.training.launch.hosts.links import NetworkLink
+from headway.training.launch.hosts.probe import CommandResult, LocalTransport, module_command, probe_hosts, run_on_all
 
 WITHIN_S = 300.0
 
@@ -20,8 +23,8 @@ class Pretended:
     is_local = False
     python = sys.executable
 
-    def __init__(self, *hosts: Host) -> None:
-        self._hosts = hosts
+    def __init__(self, *hosts: Host, says: Mapping[str, str] = {}) -> None:
+        self._hosts, self._says = hosts, says
 
     def hosts(self, nodes: int) -> tuple[Host, ...]:
         return self._hosts
@@ -29,6 +32,7 @@ class Pretended:
     def command(self, host: Host, argv: Sequence[str]) -> tuple[str, ...]:
         refusal = ("sh", "-c", "echo no such luck >&2; exit 255")
         odd = {"refused": refusal, "mute": ("true",), "hung": ("sleep", "6000")}
+        odd |= {name: ("printf", "%s", said) for name, said in self._says.items()}
         return odd.get(host.name, tuple(argv))
 
 
@@ -76,6 +80,64 @@ def test_whoever_stands_on_a_machine_that_is_left_out_is_not_asked_and_others_sa
     found = probe_hosts(Pretended(*pods), 4, tmp_path, WITHIN_S, without={"m-1", "b"})
     assert list(map(str, found.members)) == ["pod b on m-2"]
     assert found.describe_unreachable() == "pod mute on m-3: it gave no answer that can be understood"
+
+
+FACTS = {"versions": {"Python": "3.11.7"}, "unix_s": 1000.0, "free_bytes": 1}
+ANSWER = {"address": LOOPBACK, "interface": "lo", "port": 1, "facts": FACTS}
+LIES = {
+    "nothing": "null",
+    "a number": "0",
+    "a list": "[]",
+    "an object of nothing": "{}",
+    "deep JSON": "[" * 100_000,
+    "a number of 5,000 digits": "9" * 5_000,
+    "a problem of another type": json.dumps({"problem": ["x"]}),
+    "facts of another type": json.dumps({**ANSWER, "facts": []}),
+    "facts of nothing": json.dumps({**ANSWER, "facts": {}}),
+    "versions of another type": json.dumps({**ANSWER, "facts": {**FACTS, "versions": [1]}}),
+    "a version of another type": json.dumps({**ANSWER, "facts": {**FACTS, "versions": {"torch": {}}}}),
+    "a clock that is no number": json.dumps({**ANSWER, "facts": {**FACTS, "unix_s": math.nan}}),
+    "a clock of 400 digits": json.dumps({**ANSWER, "facts": {**FACTS, "unix_s": 10**400}}),
+    "a clock of 300 digits": json.dumps({**ANSWER, "facts": {**FACTS, "unix_s": 1e300}}),
+    "free space as words": json.dumps({**ANSWER, "facts": {**FACTS, "free_bytes": "much"}}),
+    "a port as words": json.dumps({**ANSWER, "port": "22"}),
+    "no port": json.dumps({name: value for name, value in ANSWER.items() if name != "port"}),
+}
+
+
+@pytest.mark.process
+def test_whatever_a_host_answers_it_is_a_member_or_says_nothing_that_can_be_understood(tmp_path: Path) -> None:
+    """As where a site's profile prints after us, or another program answers in our place."""
+    hosts = [Host(name=name) for name in (*LIES, "as we do")]
+    transport = Pretended(*hosts, says={**LIES, "as we do": json.dumps(ANSWER)})
+    found = probe_hosts(transport, len(hosts), tmp_path, WITHIN_S)
+    assert [(member.name, member.port) for member in found.members] == [("as we do", 1)]
+    assert set(found.unreachable.values()) == {"it gave no answer that can be understood"}
+
+
+@pytest.mark.process
+def test_a_host_that_says_much_is_quoted_in_a_line(tmp_path: Path) -> None:
+    says = {"a": json.dumps({"problem": "no\x1b[31m " * 5_000})}
+    found = probe_hosts(Pretended(Host(name="a"), says=says), 1, tmp_path, WITHIN_S)
+    assert 100 < len(found.describe_unreachable()) < 2_000
+
+
+LINK = {"latency_s": 0.1, "bytes_per_s": 1.0}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("", "null", "0", "[]", "{}", "[" * 100_000, json.dumps({"problem": 1})),
+        *(json.dumps({**LINK, "bytes_per_s": value}) for value in (math.nan, "fast", 10**400, None, True)),
+        json.dumps({**LINK, "latency_s": math.nan}),
+    ],
+    ids=repr,
+)
+def test_what_is_no_measure_of_a_link_is_taken_for_none(said: str) -> None:
+    """NaN is under no limit and over none."""
+    assert CommandResult(stdout=said).read(NetworkLink) == "it gave no answer that can be understood"
+    assert CommandResult(stdout=json.dumps(LINK)).read(NetworkLink) == NetworkLink(**LINK)
 
 
 def test_a_host_is_its_own_machine_where_nothing_else_is_said() -> None:

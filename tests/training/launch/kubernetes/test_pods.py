@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import resource
 import signal
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -331,3 +332,24 @@ def test_a_start_counts_those_of_its_job_that_went_before_it(run_dir: Path) -> N
     files.start.write_text(json.dumps({"job": "job-1", "restarts": 2}))
     assert PodStart(run_dir, environment).restarts == 3
     assert PodStart(run_dir, environment | {JOB: "job-2"}).restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("address", value) for value in ("x" * 300, "", "a\0b", "\ud800", "localhost", 1)),
+        *(("port", value) for value in (-1, 0, 70_000, "22", 10**400)),
+        *(("key", value) for value in ("", "\ud800", None)),
+        *(("pod", value) for value in ("../pod-b", "pod-c", "pod\0b")),
+        *(("index", value) for value in (-1, 0.5, math.nan)),
+        *(("state", value) for value in ("gone", ["here"])),
+    ],
+)
+def test_an_offer_that_nobody_can_reach_or_that_is_anothers_is_none(run_dir: Path, field: str, value: object) -> None:
+    folder = DetachedFiles(run_dir).pods
+    good = PodPlace(job="job-1", index=0, pod="pod-b", address="127.0.0.1", port=1, key="k")
+    good.save(folder)
+    assert places_of(folder, "job-1") == [good]
+    (folder / "pod-b.json").write_text(json.dumps({**asdict(good), field: value}))
+    assert places_of(folder, "job-1") == []
+    assert not transport(run_dir).is_gathered(1, 1)
