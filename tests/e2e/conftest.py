@@ -6,6 +6,7 @@ Every test gets it as it was then, at the place where it was made: MLflow keeps 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import random
 import signal
 import subprocess
@@ -181,7 +182,8 @@ def here(capfd: pytest.CaptureFixture[str]) -> Callable[..., subprocess.Complete
         sys.argv = ["headway", *arguments]
         capfd.readouterr()
         try:
-            code = run()
+            # What a command says of itself, such as when it was started, is no word of the flows that follow it here.
+            code = contextvars.copy_context().run(run)
         finally:
             sys.argv = before
             signal.signal(signal.SIGTERM, heard)

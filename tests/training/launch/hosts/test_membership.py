@@ -107,7 +107,7 @@ class Unlucky(Pretended):
 @pytest.mark.parametrize(
     "instead",
     [
-        pytest.param(f'sleep {LINK_PATIENCE_S + 0.5}; exec "$@"', id="begun when the others had given up"),
+        pytest.param(f'sleep {3 * LINK_PATIENCE_S}; exec "$@"', id="begun when the others had given up"),
         pytest.param("""echo '{"problem": "timed out"}'""", id="lost on its way"),
     ],
 )
