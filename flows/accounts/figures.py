@@ -102,7 +102,6 @@ class StepFigures(BaseModel):
     durations_s: Annotated[dict[str, Histogram], _of_scale("step")] = Field(default_factory=dict)
     """By part, and of whole steps as `step`."""
     traffic: dict[str, TrafficTotals] = Field(default_factory=dict)
-    newest_step: int | None = None
     loss: float | None = None
     grad_norm: float | None = None
     mfu: float | None = None
@@ -117,7 +116,6 @@ class StepFigures(BaseModel):
 
     def _take_step(self, step: Event) -> None:
         self.num_steps += 1
-        self.newest_step = int(step["step"])
         self.num_tokens += int(step.get("tokens") or 0)
         self.num_nonfinite += finite(step.get("loss")) is None
         for name in ("loss", "grad_norm", "mfu"):
@@ -144,7 +142,7 @@ class StepFigures(BaseModel):
             total.num_calls += cost.num_calls
             total.sent_bytes += cost.sent_bytes
             total.busy_s += cost.busy_s
-        for name in ("newest_step", "loss", "grad_norm", "mfu"):
+        for name in ("loss", "grad_norm", "mfu"):
             if (value := getattr(later, name)) is not None:
                 setattr(self, name, value)
 
@@ -156,8 +154,6 @@ class CheckpointFigures(BaseModel):
     """By `save`, `restore` and `verify`, and by outcome: `ok`, `failed` or `corrupt`."""
     durations_s: Annotated[dict[str, Histogram], _of_scale("long")] = Field(default_factory=dict)
     """By the same; `save` is what steps waited, and `durable` goes on beside them."""
-    durable_unix_s: float | None = None
-    """When the newest was."""
 
     def take(self, event: Event) -> None:
         """Count an event, if it is of a checkpoint."""
@@ -165,7 +161,6 @@ class CheckpointFigures(BaseModel):
         if name == "checkpoint.quarantined":
             self._count("verify", "corrupt")
         elif name == "checkpoint.durable":
-            self.durable_unix_s = float(event["unix_s"])
             take_into(self.durations_s, "durable", float(event.get("durable_s") or 0.0), "long")
         elif name in _OPERATIONS and "duration_s" in event:
             self._count(_OPERATIONS[name], "ok" if event.get("outcome") == "ok" else "failed")
@@ -180,7 +175,6 @@ class CheckpointFigures(BaseModel):
             for outcome, number in outcomes.items():
                 self._count(operation, outcome, number)
         add_into(self.durations_s, later.durations_s, "long")
-        self.durable_unix_s = later.durable_unix_s or self.durable_unix_s
 
 
 class TrainingFigures(BaseModel):

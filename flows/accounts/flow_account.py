@@ -17,7 +17,6 @@ from headway.data_contracts.store.errors import RunBusy
 from headway.flows.accounts.figures import Count, TrainingFigures
 from headway.flows.accounts.goodput import Goodput, goodput_of
 from headway.flows.accounts.traces import COLUMNS, AttemptTrace, FlowTrace
-from headway.tasks.core.stage_records import STAGES
 from headway.training.launch.base.retry_budget import OWNER_WAS_LOST
 from headway.training.observe.ledger import Event
 
@@ -57,8 +56,6 @@ class FlowAccount(BaseModel):
     has_registered: bool
     begin_unix_s: float
     end_unix_s: float
-    stages_s: dict[str, float]
-    """Wall time of its stages, found ones too."""
     goodput: Goodput
     figures: TrainingFigures
     interruptions: dict[str, Count]
@@ -74,19 +71,21 @@ def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Good
     """The account of a flow run that is over, or so far.
 
     Args:
-        attempts: its own at training, oldest first.
+        attempts: its own at training, oldest first. Of several runs, as trials have, they are counted, and their time
+            is the flow run's as a whole: runs that train beside each other have no common step.
         before: of the run's flow run before it.
     """
     begin = next(flow.named("flow.begin"))
     outcome, cause, stage = _end(flow)
-    steps = np.concatenate([attempt.steps for attempt in attempts]) if attempts else np.empty((0, len(COLUMNS)))
+    of_run = attempts if flow.run else ()
+    steps = np.concatenate([attempt.steps for attempt in of_run]) if of_run else np.empty((0, len(COLUMNS)))
     column = {name: steps[:, place] for place, name in enumerate(COLUMNS)}
     figures = TrainingFigures()
     for attempt in attempts:
         figures.add(attempt.figures)
     for event in flow.events:
         figures.take(event)
-    account = goodput_of(flow, attempts, before)
+    account = goodput_of(flow, of_run, before)
     return FlowAccount(
         flow_run=flow.flow_run,
         pipeline=flow.pipeline,
@@ -99,7 +98,6 @@ def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Good
         has_registered=flow.has_registered,
         begin_unix_s=flow.begin_unix_s,
         end_unix_s=account.end_unix_s,
-        stages_s=_stages_s(flow),
         goodput=account,
         figures=figures,
         interruptions=_counted(each.record.failure.cause or each.record.state for each in attempts if _was_cut(each)),
@@ -129,15 +127,6 @@ def _last_stage(flow: FlowTrace) -> str:
     begun = [str(event.get("task", "")) for event in flow.named("task.begin")]
     ended = {str(event.get("task", "")) for event in flow.named("task")}
     return next((stage for stage in reversed(begun) if stage not in ended), "")
-
-
-def _stages_s(flow: FlowTrace) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for event in flow.named("task"):
-        stage = str(event.get("task", ""))
-        if stage in STAGES and "duration_s" in event:
-            total[stage] = total.get(stage, 0.0) + float(event["duration_s"])
-    return total
 
 
 def _of(attempt: AttemptTrace, name: str) -> Iterator[Event]:

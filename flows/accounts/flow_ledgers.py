@@ -20,16 +20,23 @@ def first_event(spool: Path) -> Event:
     return next(SpoolTail(spool).stream(), {})
 
 
-def living_flow(spool: Path) -> Event | None:
-    """The first event of a flow run that goes on here; None of any other."""
-    first = first_event(spool)
-    if first.get("event") != "flow.begin" or first.get("host") != socket.gethostname():
-        return None
+def is_of_this_machine(spool: Path) -> bool:
+    return bool(first_event(spool).get("host") == socket.gethostname())
+
+
+def has_ended(spool: Path) -> bool:
+    """Whether the flow run wrote its last word."""
     with open_regular(spool) as stream:
         # It is the last event: the end of a long file is enough to see it.
         stream.seek(max(stream.seek(0, 2) - 4096, 0))
-        if b'"event":"flow.end"' in stream.read():
-            return None
+        return b'"event":"flow.end"' in stream.read()
+
+
+def living_flow(spool: Path) -> Event | None:
+    """The first event of a flow run that goes on here; None of any other."""
+    first = first_event(spool)
+    if first.get("event") != "flow.begin" or not is_of_this_machine(spool) or has_ended(spool):
+        return None
     # Where users share a workspace, a line may be anybody's; one that lacks this is none of ours.
     if any(first.get(field) is None for field in ("pid", "pipeline", "flow_run")):
         return None

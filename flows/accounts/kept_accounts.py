@@ -18,7 +18,7 @@ from headway.data_contracts.store.places import entries
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.strict_json import parse_json
 from headway.flows.accounts.flow_account import FORMAT_VERSION, FlowAccount, flow_account
-from headway.flows.accounts.flow_ledgers import first_event, ledger_spool, living_flow
+from headway.flows.accounts.flow_ledgers import first_event, has_ended, is_of_this_machine, ledger_spool, living_flow
 from headway.flows.accounts.goodput import Goodput, Life
 from headway.flows.accounts.traces import FlowTrace, read_attempt, read_flow
 from headway.training.launch.base.retry_budget import AttemptRecords
@@ -33,9 +33,10 @@ def account_so_far(workspace: Workspace, flow_run: str) -> FlowAccount | None:
     flow = read_flow(ledger_spool(workspace, flow_run), flow_run)
     if flow is None:
         return None
-    run_dir = workspace.local_path(f"runs/{flow.run}") if flow.run else None
-    records = [] if run_dir is None else AttemptRecords(run_dir).in_scope(flow_run)
-    attempts = [read_attempt(run_dir, record) for record in records if run_dir is not None]
+    run_dirs = [workspace.local_path(f"runs/{run}") for run in flow.runs]
+    attempts = [
+        read_attempt(folder, record) for folder in run_dirs for record in AttemptRecords(folder).in_scope(flow_run)
+    ]
     return flow_account(flow, attempts, _before(workspace, flow))
 
 
@@ -118,8 +119,12 @@ def settle(workspace: Workspace, without: Collection[str] = ()) -> list[str]:
             begun.append((float(first["unix_s"]), folder.name))
     living = []
     for _, flow_run in sorted(begun):
-        if living_flow(ledger_spool(workspace, flow_run)) is not None:
+        spool = ledger_spool(workspace, flow_run)
+        if living_flow(spool) is not None:
             living.append(flow_run)
+            continue
+        # Where machines share a workspace, what has no end may go on at another.
+        if not (is_of_this_machine(spool) or has_ended(spool)):
             continue
         # Who may only look at a workspace keeps nothing in it.
         with contextlib.suppress(OSError, HeadwayError):

@@ -23,6 +23,7 @@ from headway.training.observe.ledger import Event, SpoolTail, event_end_unix_s
 from headway.training.observe.step_summary import PARTS
 
 REGISTERED = "stage.register"
+NAMED = "run.named"
 RUN = re.compile("[0-9a-f]{16}")
 """A run's id: the beginning of its digest, as its folder is named."""
 COLUMNS = ("step", "unix_s", "duration_s", "tokens", "loss", *(f"{part}_s" for part in PARTS))
@@ -68,11 +69,15 @@ class FlowTrace:
     events: tuple[Event, ...] = field(repr=False, default=())
 
     @property
+    def runs(self) -> list[str]:
+        """The ids of all runs that it was at; trials are at several."""
+        return list(dict.fromkeys(run for event in self.named(NAMED) if (run := run_named(event))))
+
+    @property
     def run(self) -> str:
         """The id of the run that it worked on; empty: none, or another had it, or, as trials do, it had several."""
-        runs = {found[0] for event in self.named("run.named") if (found := RUN.match(str(event.get("run", ""))))}
         has_worked = any(self.named("run.folder")) or any(_is_ok(event) for event in self.named("stage.launch"))
-        return runs.pop() if len(runs) == 1 and has_worked else ""
+        return self.runs[0] if len(self.runs) == 1 and has_worked else ""
 
     @property
     def has_registered(self) -> bool:
@@ -80,6 +85,12 @@ class FlowTrace:
 
     def named(self, name: str) -> Iterator[Event]:
         return (event for event in self.events if event["event"] == name)
+
+
+def run_named(event: Event) -> str:
+    """The id of the run that an event of `NAMED` names; empty: none that a folder of ours could have."""
+    found = RUN.match(str(event.get("run", ""))) if event["event"] == NAMED else None
+    return found[0] if found else ""
 
 
 def _is_ok(event: Event) -> bool:

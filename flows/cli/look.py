@@ -60,7 +60,9 @@ def cost(
 
 def board(
     workspace: WorkspaceUri = "",
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the page goes.")] = Path("headway-board.html"),
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Where the page goes; one that is there is replaced.")
+    ] = Path("headway-board.html"),
     days: Annotated[int, typer.Option(min=1, max=3660, help="How far back it looks.")] = 90,
     profile: Annotated[
         str, typer.Option(help="Profile of deployments/profiles.yaml whose `prices` hold; no costs without.")

@@ -10,7 +10,7 @@ import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socket import socket
+from socket import SHUT_RDWR, socket
 from typing import Any
 
 from prometheus_client.exposition import choose_encoder, generate_latest
@@ -32,10 +32,26 @@ class _Handler(BaseHTTPRequestHandler):
     """Answers `GET /metrics` alone."""
 
     server: Exporter
-    timeout = REQUEST_S
     protocol_version = "HTTP/1.0"  # a connection a request: none is kept open
 
+    def setup(self) -> None:
+        super().setup()
+        # Of the whole request: a socket's own timeout begins anew with each byte.
+        self._deadline = threading.Timer(REQUEST_S, self._close)
+        self._deadline.daemon = True
+        self._deadline.start()
+
+    def finish(self) -> None:
+        self._deadline.cancel()
+        super().finish()
+
+    def _close(self) -> None:
+        with contextlib.suppress(OSError):  # it has gone by itself
+            self.connection.shutdown(SHUT_RDWR)
+
     def do_GET(self) -> None:
+        self._deadline.cancel()  # it is read; a look at a large workspace may take longer
+        self.connection.settimeout(REQUEST_S)
         given = self.headers.get("Authorization", "").encode(errors="replace")
         if not hmac.compare_digest(given, self.server.wanted):
             self._answer(HTTPStatus.UNAUTHORIZED, b"It asks for the servers' password.\n", "text/plain")

@@ -7,6 +7,7 @@ from collections import Counter
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.accounts.figures import TrainingFigures
 from headway.flows.accounts.flow_ledgers import ledger_spool
+from headway.flows.accounts.traces import run_named
 from headway.flows.run.running_retrains import RunningRetrain
 from headway.training.launch.base.gang import attempt_folder
 from headway.training.launch.base.protocol import AttemptFiles
@@ -21,21 +22,22 @@ class LiveFlow:
         self._workspace, self._flow_run = workspace, flow_run
         self.figures = TrainingFigures()
         self.last_step_unix_s: float | None = None
-        self._spools = {"flow": SpoolTail(ledger_spool(workspace, flow_run))}
+        self._flow = SpoolTail(ledger_spool(workspace, flow_run))
+        self._runs: dict[str, None] = {}
+        """Trials are at several."""
+        self._spools: dict[tuple[str, int], SpoolTail] = {}
         self._attempts: list[AttemptRecord] = []
 
-    def look(self, run: str) -> None:
-        """Take what is new.
-
-        Args:
-            run: its id; empty: it has not come to one.
-        """
-        if run:
+    def look(self) -> None:
+        """Take what is new."""
+        self._take(self._flow)
+        self._attempts = []
+        for run in self._runs:
             run_dir = self._workspace.local_path(f"runs/{run}")
-            self._attempts = AttemptRecords(run_dir).in_scope(self._flow_run)
-            for record in self._attempts:
+            for record in AttemptRecords(run_dir).in_scope(self._flow_run):
+                self._attempts.append(record)
                 spool = AttemptFiles(attempt_folder(run_dir, record.attempt)).rank_spool(0)
-                self._spools.setdefault(str(record.attempt), SpoolTail(spool))
+                self._spools.setdefault((run, record.attempt), SpoolTail(spool))
         for tail in self._spools.values():
             self._take(tail)
 
@@ -43,6 +45,8 @@ class LiveFlow:
         try:
             for event in tail.stream():
                 self.figures.take(event)
+                if run := run_named(event):
+                    self._runs[run] = None
                 if event["event"] == "step":
                     self.last_step_unix_s = float(event["unix_s"]) + float(event.get("duration_s") or 0.0)
         except OSError:
@@ -68,5 +72,5 @@ class LiveFlows:
             for retrain in running
         }
         for retrain in running:
-            self.known[retrain.flow_run].look(retrain.run)
+            self.known[retrain.flow_run].look()
         return self.known

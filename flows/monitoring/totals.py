@@ -9,14 +9,13 @@ from typing import get_args
 from headway.data_contracts.store.errors import Cause
 from headway.flows.accounts.cost import costs
 from headway.flows.accounts.figures import Histogram, TrainingFigures, take_into
-from headway.flows.accounts.flow_account import FlowAccount, Outcome
+from headway.flows.accounts.flow_account import FlowAccount
 from headway.flows.accounts.goodput import STATES, State, added
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.monitoring.samples import Samples
 from headway.training.launch.base.retry_budget import OWNER_WAS_LOST
 
 CAUSES: tuple[str, ...] = get_args(Cause)
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 CHECKPOINT_OUTCOMES = {"save": ("ok", "failed"), "restore": ("ok", "failed"), "verify": ("ok", "failed", "corrupt")}
 
 

@@ -9,7 +9,7 @@ from headway.data_contracts.report.page import Markup, banner, folded, page, sec
 from headway.data_contracts.report.plots import Axis, Plot, colour, figure, key, pictures
 from headway.data_contracts.store.plain_text import html
 from headway.data_contracts.types.report_text import count, length, moment
-from headway.flows.accounts.cost import CostLine
+from headway.flows.accounts.cost import UNPAID, CostLine
 from headway.flows.accounts.figures import Histogram
 from headway.flows.accounts.flow_account import FlowAccount
 from headway.flows.accounts.goodput import FORWARD, MEANING, added
@@ -52,14 +52,14 @@ def render_html(board: Board) -> str:
 
 def _tiles(board: Board) -> list[tuple[str, str]]:
     ended = sum(board.outcomes.values())
-    training_s = sum(seconds for state, seconds in board.device_s.items() if state not in ("closed_window", "stopped"))
+    paid_s = sum(seconds for state, seconds in board.device_s.items() if state not in UNPAID)
     forward_s = sum(board.device_s.get(state, 0.0) for state in FORWARD)
     cost = board.cost()
     corrupt = board.figures.checkpoints.counts.get("verify", {}).get("corrupt", 0)
     return [
         (f"{ended:,}", "flow runs that ended"),
         (_percent(board.outcomes["succeeded"], ended), "of them succeeded"),
-        (_percent(forward_s, training_s), "of device time were steps that count"),
+        (_percent(forward_s, paid_s), "of device time paid for were steps that count"),
         (f"{cost.device_hours:,.1f}", "device-hours paid for"),
         *([(f"{cost.usd:,.2f}", "USD")] if board.has_prices else []),
         (f"{sum(board.interruptions.values()):,}", "interrupted attempts"),

@@ -39,12 +39,14 @@ class Life:
         failed: tuple[str, str, str] | None = None,
         process: Mapping[str, Any] = MappingProxyType({}),
         has_run: bool = True,
+        more_runs: Sequence[str] = (),
     ) -> None:
         """Args:
         end_s: None: it was killed, or goes on.
         failed: class of the error, cause and stage.
         process: host, pid and start of a flow that goes on.
         has_run: whether it came to the run.
+        more_runs: that it is at, too, as trials are.
         """
         ledger = Ledger(ledger_spool(self.workspace, name), process="flow", flow_run=name)
         begin = {"pipeline": "p", "started_unix_s": begin_s, **process}
@@ -52,6 +54,8 @@ class Life:
         if has_run:
             _write(ledger, {"event": "run.named", "unix_s": begin_s, "run": RUN + "0" * 48})
             _write(ledger, {"event": "run.folder", "unix_s": begin_s, "path": str(self.run_dir)})
+        for run in more_runs:
+            _write(ledger, {"event": "run.named", "unix_s": begin_s, "run": run + "0" * 48})
         for span in spans:
             _write(ledger, _span(*span))
         if stop:

@@ -22,6 +22,9 @@ from headway.flows.accounts.kept_accounts import (
 )
 from tests.flows.accounts.lives import RUN, Life, numbered
 
+HERE = {"host": socket.gethostname(), "pid": 1, "start_ticks": -1}
+"""Of a flow run that was killed on this machine: no process of that number began then."""
+
 
 @pytest.fixture
 def life(tmp_path: Path) -> Life:
@@ -34,7 +37,7 @@ def accounts(life: Life) -> dict[str, FlowAccount]:
 
 
 def killed_and_resumed(life: Life) -> None:
-    life.flow("a", 0.0, None)
+    life.flow("a", 0.0, None, process=HERE)
     life.attempt("a", 1.0, None, numbered(1, 6, 3.0))
     life.flow("b", 100.0, 140.0, ("stage.register", 138.0, 139.0))
     life.attempt("b", 101.0, 130.0, numbered(4, 12, 105.0), ("restore", 103.0, 104.0))
@@ -75,7 +78,7 @@ def test_a_run_that_is_trained_again_after_its_registration_begins_a_new_life(li
     killed_and_resumed(life)
     life.flow("found", 500.0, 510.0, ("stage.register", 508.0, 509.0))
     assert life.account().num_flow_runs == 2 and life.account().is_over
-    life.flow("c", 1_000.0, None)
+    life.flow("c", 1_000.0, None, process=HERE)
     life.attempt("c", 1_001.0, None, numbered(1, 6, 1_003.0))
     life.flow("d", 1_100.0, 1_140.0)
     life.attempt("d", 1_101.0, 1_130.0, numbered(4, 12, 1_105.0))
@@ -90,7 +93,7 @@ def test_how_a_flow_run_ended_is_told_by_outcome_and_cause(life: Life) -> None:
     life.flow("cancelled", 0.0, 1.0, failed=("CancelledRun", "", ""))
     life.flow("busy", 0.0, 1.0, failed=("RunBusy", "", ""))
     life.flow("cut", 0.0, 1.0, stop="window closed")
-    life.flow("killed", 0.0, None)
+    life.flow("killed", 0.0, None, process=HERE)
     found = {name: (each.outcome, each.cause, each.stage) for name, each in accounts(life).items()}
     assert found == {
         "good": ("succeeded", "", ""),
@@ -110,6 +113,15 @@ def test_a_flow_run_that_goes_on_has_an_account_so_far_and_none_that_is_kept(lif
     so_far = account_so_far(life.workspace, "a")
     assert so_far is not None and so_far.goodput.num_steps == 6
     assert life.account().num_steps == 6 and not life.account().is_over
+
+
+def test_a_flow_run_of_another_machine_that_has_no_end_is_not_taken_for_a_lost_one(life: Life) -> None:
+    """Machines of a cluster share a workspace, and only its own can tell whether it lives."""
+    elsewhere = {"host": "n8", "pid": 1, "start_ticks": 1}
+    life.flow("goes on there", 0.0, None, process=elsewhere)
+    life.flow("ended there", 0.0, 5.0, process=elsewhere)
+    assert settle(life.workspace) == []
+    assert list(kept_names(life.workspace)) == ["ended there"]
 
 
 @pytest.mark.parametrize("harm", [b"", b"{}", b"\x00", b'{"format_version":1e999}'])

@@ -8,13 +8,13 @@ import shutil
 import socket
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
-from headway.data_contracts.store.publication import Workspace
 from headway.flows.monitoring.exporter import (
     MAX_CONNECTIONS,
     Exporter,
@@ -97,6 +97,24 @@ def test_many_connections_that_say_nothing_cost_others_a_retry_at_most(exporter:
             continue
 
 
+def test_who_asks_a_byte_at_a_time_is_not_heard_to_the_end(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deadline for each byte is none: some connections would keep Prometheus out for ever."""
+    monkeypatch.setattr("headway.flows.monitoring.exporter.REQUEST_S", 0.3)
+    with socket.create_connection(exporter.server_address[:2]) as slow:  # type: ignore[arg-type]
+        slow.settimeout(0.05)
+        until_s = time.monotonic() + DEADLINE_S
+        closed = False
+        while not closed and time.monotonic() < until_s:
+            try:
+                slow.sendall(b"G")
+                closed = slow.recv(1) == b""
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                closed = True
+        assert closed
+
+
 def test_an_address_that_is_taken_is_one_sentence(exporter: Exporter, life: Life) -> None:
     taken = exporter.server_address[:2]
     with pytest.raises(EnvironmentProblem, match="it cannot listen there"):
@@ -138,9 +156,3 @@ def test_a_file_for_the_collector_is_whole_and_readable_or_not_there(life: Life,
     assert sorted(each.name for each in tmp_path.iterdir()) == ["headway.prom", "workspace"]
     with pytest.raises(EnvironmentProblem, match="it cannot be written"):
         write_textfile(WorkspaceMetrics(life.workspace), tmp_path / "missing" / "headway.prom")
-
-
-def test_a_missing_workspace_is_no_new_one(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentProblem, match="no workspace here"):
-        Workspace.existing(str(tmp_path / "none"))
-    assert not list(tmp_path.iterdir())

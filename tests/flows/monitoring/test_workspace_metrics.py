@@ -120,6 +120,18 @@ def test_a_run_that_goes_on_is_counted_step_by_step_and_once_when_it_is_over(
                 assert after[key] >= figure, key
 
 
+def test_steps_of_trials_count_for_all_their_runs_live_and_over(life: Life, here: dict[str, object]) -> None:
+    other = "fedcba9876543210"
+    life.flow("a", 0.0, None, process=here, more_runs=[other])
+    life.attempt("a", 1.0, None, numbered(1, 6, 3.0))
+    shutil.copytree(life.run_dir, life.workspace.local_path(f"runs/{other}"))
+    metrics = WorkspaceMetrics(life.workspace)
+    assert value(values(metrics), "train_steps_total") == 12
+    with contextlib.closing(Ledger(ledger_spool(life.workspace, "a"), flow_run="a")) as ledger:
+        ledger.event("flow.end")
+    assert value(values(metrics), "train_steps_total") == 12
+
+
 def test_costs_are_said_where_a_profile_has_prices_and_only_there(life: Life) -> None:
     life.flow("a", 0.0, 30.0)
     life.attempt("a", 0.0, 30.0, numbered(1, 20, 2.0), world_size=4)
