@@ -36,7 +36,7 @@ test: style
 
 # Five processes on two cores: a good part of what is tested waits for servers and deadlines.
 suite: $(INSTALLED)
-	$(BIN)/python -m pytest -n 5 --dist loadfile --ignore=tests/cluster
+	$(BIN)/python -m tests.run_suite -n 5 --dist loadfile --ignore=tests/cluster
 
 # What a change may turn red, by the graph of imports; `make test-changed BASE=HEAD~1` for the last commit.
 BASE := main
@@ -48,7 +48,7 @@ test-changed: $(INSTALLED)
 # Hosts of namespaces with sshd, a Slurm of three nodes, an emulated Kubernetes, a PostgreSQL: as root, with the packages
 # of tests/cluster/install.sh.
 test-cluster: $(INSTALLED)
-	$(BIN)/python -m pytest -n 3 --dist loadfile tests/cluster
+	$(BIN)/python -m tests.run_suite -n 3 --dist loadfile tests/cluster
 
 # Best effort: a test that misses one is skipped, and says so.
 cluster-packages:

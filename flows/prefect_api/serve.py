@@ -90,8 +90,8 @@ def serve(workspace_uri: str, prefect_port: int, mlflow_port: int) -> None:
         _end_killed_flow_runs(prefect, password)
         print_lines(where_to_click(prefect, mlflow, file))
         for problem in _ends(((prefect, one), (mlflow, other)), logs):
+            ended.append(problem)  # before it is told: Ctrl-C may follow at once
             print_line(f"headway: {problem}", sys.stderr)
-            ended.append(problem)
     if ended:
         whom = "itself" if len(ended) == 1 else "themselves"
         raise EnvironmentProblem(f"{len(ended)} of the two servers ended by {whom}, as was said when it happened.")

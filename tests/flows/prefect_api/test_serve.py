@@ -16,7 +16,7 @@ import pytest
 
 from headway.data_contracts.store.errors import EnvironmentProblem
 from headway.data_contracts.store.publication import Workspace
-from headway.flows.prefect_api import serve
+from headway.flows.prefect_api import serve, server_process
 from headway.flows.prefect_api.server_auth import answer_to
 from headway.training.launch.base.ports import free_port
 from tests.prefect_tables import new_prefect_home
@@ -129,7 +129,7 @@ def test_a_link_in_the_place_of_a_servers_log_leads_nowhere(tmp_path: Path) -> N
 SILENT = """
 import os, socket, sys
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
-held = [socket.socket() for _ in range(500)]
+held = [socket.socket() for _ in range(int(sys.argv[2]))]
 for each in held:
     each.settimeout(60)
     each.connect(("127.0.0.1", int(sys.argv[1])))
@@ -148,8 +148,10 @@ def test_another_users_silent_connections_keep_nobody_out(tmp_path: Path, monkey
     server = serve.prefect_server(0, password, is_alone=True)
     with serve.running(server, tmp_path) as process:
         serve.wait_until_ready(server, process, tmp_path)
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (400, 400))
-        command = (sys.executable, "-I", "-c", SILENT, str(server.port))
+        # What it keeps of connections, what it may accept before it looks at them, and its own of files and databases.
+        files = server_process.MAX_CONNECTIONS + server_process.BACKLOG + 100
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (files, files))
+        command = (sys.executable, "-I", "-c", SILENT, str(server.port), str(files + 100))
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
             assert stranger.stdout is not None and stranger.stdout.readline() == b"connected\n"
             try:
