@@ -197,7 +197,7 @@ def _label_and_text(event: Event, rank: int | None) -> tuple[str, str]:
         case "agent.stop":
             return "guard", _on_its_own(event)
         case "rank.lost" if "ranks" in event:
-            return "rank", f"rank {rank} is gone and left no word: it was killed, perhaps for want of memory."
+            return "rank", f"rank {rank} is gone without a word: it crashed, or was killed, as for want of memory."
         case name if name == RANK_CAME_UP:
             return "rank", f"rank {rank} is process {event['pid']}{' on ' if event['host'] else ''}{event['host']}."
         case name if name == RANK_FAILED:

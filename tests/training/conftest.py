@@ -167,7 +167,13 @@ class TinyProject:
 
     def train(self, run: RunSpec, run_dir: Path, *, world_size: int, **environment: str) -> list[int]:
         """Run one attempt to its end. Returns the ranks' exit codes."""
-        return [rank.wait(DEADLINE_S) for rank in self.start(run, run_dir, world_size=world_size, **environment)]
+        ranks = self.start(run, run_dir, world_size=world_size, **environment)
+        codes = [rank.wait(DEADLINE_S) for rank in ranks]
+        for rank, code in enumerate(codes):
+            if code < 0:  # a crash shows nowhere else
+                stacks = max(run_dir.glob("attempts/*")) / f"rank-{rank}.stacks"
+                print(stacks.read_text() if stacks.exists() else f"rank {rank} left no stacks")
+        return codes
 
     @staticmethod
     def log(run_dir: Path, rank: int = 0) -> str:

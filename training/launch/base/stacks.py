@@ -1,4 +1,4 @@
-"""What the stacks of a rank say of it, as faulthandler wrote them: where it stands, and whether it waits for peers."""
+"""What a rank's stacks say, as faulthandler wrote them: where it is or crashed, and whether it waits for peers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>\S+)$', re.MULTILINE)
 _THREAD = re.compile(r"\n\n|(?=^(?:Current t|T)hread )", re.MULTILINE)
+_CRASH = re.compile(r"^Fatal Python error: (?P<error>.+)$", re.MULTILINE)
 _WATCHES = {"_stand_watch", "_watch_fence"}
 """The rank's own watch threads, which stand in every dump and explain nothing."""
 _BETWEEN = re.compile(r"-packages/torch/(?!distributed/).+\.py$|/contextlib\.py$")
@@ -49,6 +50,19 @@ def innermost_frame(text: str) -> str:
     """`function (file:line)` where a rank's main thread was; empty when unknown."""
     stack = next(_threads(text), ())
     return str(stack[0]) if stack else ""
+
+
+def crash_in(text: str) -> str:
+    """`Segmentation fault in function (file:line)`: how and where a rank crashed; empty when it did not."""
+    crashes = list(_CRASH.finditer(text))
+    if not crashes:
+        return ""
+    crash = crashes[-1]
+    blocks = [block for block in _THREAD.split(text[crash.end() :]) if _FRAME.search(block)]
+    # The thread that crashed is called current; where none is, no Python code ran in it.
+    current = next((block for block in blocks if block.startswith("Current thread")), "")
+    where = innermost_frame(current)
+    return f"{crash['error']} in {where}" if where else crash["error"]
 
 
 def waits_for_peers(text: str) -> bool:

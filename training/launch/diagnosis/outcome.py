@@ -46,6 +46,8 @@ class AttemptEvidence:
     """By node whose guard was lost, its ranks that had not ended when that was seen; beyond a cut link they yet do."""
     first_error: Mapping[int, str] = field(default_factory=dict)
     """By node, the last line on stderr of a rank that never came up."""
+    crashes: Mapping[int, str] = field(default_factory=dict)
+    """By rank, how and where it crashed, as it wrote at that moment itself."""
 
 
 def diagnose(evidence: AttemptEvidence) -> AttemptOutcome:
@@ -133,9 +135,10 @@ def _lost_owner_below(evidence: AttemptEvidence) -> AttemptOutcome | None:
             return _lost(evidence, what, node=node.node)
     for node in evidence.nodes:
         if node.status is not None and node.status.lost_ranks:
-            rank = node.status.lost_ranks[0]
-            what = f"rank {rank} was killed, perhaps for want of memory; it left no word."
-            return _lost(evidence, what, rank=rank, node=node.node)
+            lost = node.status.lost_ranks
+            # Peers of a rank that crashed may abort after it.
+            rank = next((each for each in lost if each in evidence.crashes), lost[0])
+            return _lost(evidence, _how_lost(rank, evidence.crashes), rank=rank, node=node.node)
     for node in evidence.nodes:
         # The owner judges here, so it lives: a link was cut, or it was halted itself.
         if node.status is not None and node.status.why in OWNER_LOST:
@@ -146,6 +149,12 @@ def _lost_owner_below(evidence: AttemptEvidence) -> AttemptOutcome | None:
             what = f"the guard of node {node.node} was asked to end ({node.status.why})."
             return _lost(evidence, what, node=node.node)
     return None
+
+
+def _how_lost(rank: int, crashes: Mapping[int, str]) -> str:
+    if crash := crashes.get(rank):
+        return f"rank {rank} crashed: {crash}."
+    return f"rank {rank} was killed, perhaps for want of memory; it left no word."
 
 
 def _taken_along(evidence: AttemptEvidence, node: NodeReport) -> str:

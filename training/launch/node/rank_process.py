@@ -168,6 +168,8 @@ def arm(default_attempt_dir: Path) -> RankProcess:
     rank = RankProcess(_attempt_dir(default_attempt_dir))
     # `faulthandler` writes from C without the GIL, so it answers even where Python code cannot run.
     faulthandler.register(signal.SIGUSR2, file=rank.stacks, all_threads=True)
+    # A crash in foreign code, such as an operation of a recipe's own, leaves no other word.
+    faulthandler.enable(file=rank.stacks, all_threads=True)
     signal.signal(signal.SIGTERM, rank.on_sigterm)
     _watch(rank)
     # From the first marker on the supervisor counts this rank as up; all that can fail quietly is done before.

@@ -11,7 +11,7 @@ from headway.training.launch.base.gang import Attempt, Gang, LaunchSpec
 from headway.training.launch.base.host_probe import Host
 from headway.training.launch.base.launcher import Handle, Launcher, NodeReport
 from headway.training.launch.base.protocol import OWNER_LOST, AttemptFiles, Command, RankMarker, write_json
-from headway.training.launch.base.stacks import are_whole
+from headway.training.launch.base.stacks import are_whole, crash_in
 from headway.training.launch.base.stop_request import StopRequest
 from headway.training.launch.diagnosis.adaptive_timeout import AdaptiveTimeout, TimeoutReporter
 from headway.training.launch.diagnosis.hang_detection import (
@@ -249,7 +249,13 @@ class AttemptMonitor:
             overdue_ranks=self._overdue_ranks,
             lost_with=self._lost_with,
             first_error=self._first_error(),
+            crashes=self._crashes(reports),
         )
+
+    def _crashes(self, reports: Sequence[NodeReport]) -> dict[int, str]:
+        lost = [rank for report in reports if report.status for rank in report.status.lost_ranks]
+        crashes = {rank: crash_in(stacks_text(self._files.stacks(rank))) for rank in lost}
+        return {rank: crash for rank, crash in crashes.items() if crash}
 
     def _first_error(self) -> dict[int, str]:
         words = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.training.launch.base.stacks import are_whole, innermost_frame, waits_for_peers
+from headway.training.launch.base.stacks import are_whole, crash_in, innermost_frame, waits_for_peers
 
 STACKS = """\
 Thread 0x00007f01 (most recent call first):
@@ -46,6 +46,14 @@ def test_stacks_are_whole_when_the_bottom_of_the_main_thread_is_written() -> Non
     assert are_whole(whole)
     assert not any(are_whole(whole[:size]) for size in range(len(STACKS)))
     assert not are_whole("")
+
+
+def test_a_crash_is_named_by_the_thread_that_it_happened_in() -> None:
+    crash = f"Fatal Python error: Segmentation fault\n\n{STACKS}\nExtension modules: numpy.core (total: 1)\n"
+    assert crash_in(crash) == "Segmentation fault in all_reduce (distributed_c10d.py:2900)"
+    assert crash_in(STACKS + crash) == crash_in(crash), "it was asked for its stacks before"
+    assert crash_in(crash.replace("Current thread", "Thread")) == "Segmentation fault"
+    assert crash_in(STACKS) == crash_in("") == ""
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,14 @@ def test_a_vanished_rank_is_named_and_not_the_peers_it_left() -> None:
     assert "rank 1 was killed" in outcome.failure.what
 
 
+def test_a_rank_that_crashed_is_named_with_the_place_and_not_the_peer_that_aborted_after_it() -> None:
+    both = node(0, lost_ranks=(0, 1))
+    crashes = {1: "Segmentation fault in forward (model.py:12)"}
+    outcome = diagnose(evidence(marker(0, "running"), marker(1, "running"), nodes=(both,), crashes=crashes))
+    assert outcome.failure.what == "rank 1 crashed: Segmentation fault in forward (model.py:12)."
+    assert outcome.failure.rank == 1
+
+
 def test_a_lost_guard_or_agent_explains_the_ranks_below_it() -> None:
     ranks = (marker(0, "stopped"), marker(1, "running"))
     without_guard = NodeReport(node=1, status=None, guard_exit=-9, place=B)

@@ -142,6 +142,13 @@ def test_a_crash_that_comes_again_ends_the_run_and_quotes_the_rank(toy_run) -> N
     assert toy_run.num_attempts() == 2
 
 
+def test_a_rank_that_crashed_in_foreign_code_is_named_with_the_place(toy_run) -> None:
+    spec = SPEC.model_copy(update={"max_attempts": 1})
+    with pytest.raises(RanksLost, match=r"^rank 0 crashed: Segmentation fault in string_at \(__init__.py:\d+\)"):
+        run(toy_run, toy_run.gang(*trouble("crash"), nodes=1), spec)
+    assert "in crash_here" in toy_run.attempt(1).stacks(0).read_text()
+
+
 def test_a_rank_that_never_comes_up_is_quoted(toy_run) -> None:
     spec = SPEC.model_copy(update={"max_attempts": 1})
     with pytest.raises(TrainingFailed, match="the early bird"):

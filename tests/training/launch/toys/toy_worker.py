@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import itertools
 import json
 import os
@@ -98,6 +99,10 @@ def parts_of_a_step(slow_on: str, slow_by_s: float) -> dict[str, float]:
     return {"data_s": 0.1, "forward_s": forward_s, "backward_s": 0.2, "sync_s": waited_s, "optimizer_s": 0.0}
 
 
+def crash_here() -> None:
+    ctypes.string_at(0)
+
+
 def misbehave(rank: RankProcess, trouble: dict[str, object], step: int) -> None:
     if trouble.get("rank", 0) != rank.rank or trouble.get("attempt", rank.attempt) != rank.attempt:
         return
@@ -107,6 +112,8 @@ def misbehave(rank: RankProcess, trouble: dict[str, object], step: int) -> None:
     if kind == "kill":
         print("in the middle of a li", end="", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "crash":
+        crash_here()
     elif kind == "halt":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif kind == "hang":
