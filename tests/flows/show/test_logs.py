@@ -179,7 +179,7 @@ def test_a_rank_that_was_killed_and_one_that_failed_after_it_are_told_apart(work
     write_json(files.marker(1), {**echo, "failure": {"what": "a peer\nis gone."}})
     show_logs(str(workspace), "")
     killed, failed = capsys.readouterr().out.splitlines()[1:]
-    assert "rank 0 is gone and left no word: it was killed" in killed
+    assert "rank 0 is gone without a word: it crashed, or was killed" in killed
     assert "rank 1 failed: a peer is gone." in failed
 
 
