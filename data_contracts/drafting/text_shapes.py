@@ -13,6 +13,8 @@ from dataclasses import dataclass
 class Shape:
     name: str
     pattern: str
+    is_time: bool = False
+    """A text of it tells a moment: as a category it would be one that no later row has."""
 
 
 SHAPES = (
@@ -20,10 +22,16 @@ SHAPES = (
     Shape(name="a SHA-256 digest", pattern="[0-9a-f]{64}"),
     Shape(name="a SHA-1 digest", pattern="[0-9a-f]{40}"),
     Shape(name="an MD5 digest", pattern="[0-9a-f]{32}"),
-    Shape(name="a date", pattern="[0-9]{4}-[0-9]{2}-[0-9]{2}"),
+    Shape(name="a date", pattern="[0-9]{4}-[0-9]{2}-[0-9]{2}", is_time=True),
+    Shape(
+        name="a date, dotted or slashed",
+        pattern=r"[0-9]{1,2}(\.[0-9]{1,2}\.|/[0-9]{1,2}/)([0-9]{4}|[0-9]{2})( [0-9]{1,2}:[0-9]{2}(:[0-9]{2})?)?",
+        is_time=True,
+    ),
     Shape(
         name="a time",
         pattern=r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:?[0-9]{2})?",
+        is_time=True,
     ),
     Shape(name="two capital letters", pattern="[A-Z]{2}"),
     Shape(name="three capital letters", pattern="[A-Z]{3}"),

@@ -137,6 +137,8 @@ def _reason(column: ColumnProfile) -> str:
         return "no value occurs twice"
     if column.family in TIMES:
         return "is one and the same moment"
+    if column.shape is not None and column.shape.is_time:
+        return f"each text is {column.shape.name}; as a date or timestamp it would be read"
     if column.family == "string":
         return f"text of about {count(column.num_distinct, 'value')}"
     return f"{column.type}, which no encoder of tables reads"
@@ -194,6 +196,8 @@ def _is_number(column: ColumnProfile) -> bool:
 
 
 def _is_category(column: ColumnProfile) -> bool:
+    if column.shape is not None and column.shape.is_time:
+        return False
     if column.values:
         return True
     is_short = column.family == "string" and (column.max_length or 0) <= LONG_TEXT_CHARS and column.shape is None

@@ -85,6 +85,8 @@ def test_two_columns_that_only_together_name_a_row_are_found() -> None:
         (lambda n: f"{n:064x}", "a SHA-256 digest"),
         (lambda n: f"{n:08x}-0000-4000-8000-{n:012x}", "a UUID"),
         (lambda n: f"2026-01-{1 + n % 28:02d}", "a date"),
+        (lambda n: f"{1 + n % 28:02d}.01.2026", "a date, dotted or slashed"),
+        (lambda n: f"1/{1 + n % 28}/26 9:{n % 60:02d}", "a date, dotted or slashed"),
         (lambda n: f"pkg/m{n}.py", "a file name that ends in .py"),
     ],
 )

@@ -131,6 +131,15 @@ def test_dates_and_times_are_read_and_where_some_are_missing_gaps_are_filled() -
     assert "times" not in drafted({"x": numbers(), "target": ["a", "b"] * 150})
 
 
+@pytest.mark.parametrize("text", ["{:02d}.11.2025", "11/{:02d}/2025", "2025-11-{:02d}"])
+def test_dates_that_are_texts_are_no_categories_however_few_there_are(text: str) -> None:
+    columns = {"x": numbers(), "day": [text.format(1 + n % 10) for n in range(NUM_ROWS)], "target": [0, 1, 2] * 100}
+    found = drafted(columns)
+    assert "day" not in found["categorical"]
+    (excluded,) = excluded_columns(profiled(columns), found)
+    assert excluded.column == "day" and excluded.reason.startswith("each text is a date")
+
+
 def test_each_column_that_is_not_read_has_its_reason() -> None:
     profile = profiled(
         {
