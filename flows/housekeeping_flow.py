@@ -1,4 +1,7 @@
-"""`headway clean` as a flow, for a daily deployment: what killed processes left behind, and what nothing needs."""
+"""`headway clean` and `headway scrub` as a flow, for a daily deployment.
+
+What killed processes left behind ends, what nothing needs is named or goes, and what is needed is read again.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from headway.flows.act.clean import CleanReport, clean, end_killed, print_clean
 from headway.flows.console.console import plain_console
 from headway.flows.console.environment import default_workspace
 from headway.flows.prefect_api.flow_run_claims import end_killed_flow_runs
+from headway.flows.show.scrub import damage, print_scrub, scrub_workspace
 from headway.tasks.core.artifacts import show_markdown
 
 
@@ -32,6 +36,14 @@ class HousekeepingRequest(BaseModel):
     older_than_days: int = Field(
         default=30, ge=1, title="Older than, in days", description="What was written or used since stays."
     )
+    scrub_gb: float = Field(
+        default=100.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        title="Read again, in GB",
+        description="About so much of what champions and unfinished runs need, what nobody read for longest first. "
+        "A file that is damaged fails the flow run.",
+    )
     workspace: str = Field(
         default="", title="Workspace", description="Left empty: the worker's HEADWAY_WORKSPACE, or its project's."
     )
@@ -39,10 +51,13 @@ class HousekeepingRequest(BaseModel):
 
 @flow(name="housekeeping", flow_run_name="housekeeping", persist_result=False)
 def housekeeping(request: HousekeepingRequest) -> CleanReport:
-    """Tidy a workspace, or say what tidying would do.
+    """Tidy a workspace, or say what tidying would do, and read again what it must not lose.
 
     Args:
-        request: How much is taken away.
+        request: How much is taken away, and how much is read.
+
+    Raises:
+        IntegrityError: a file that a champion or an unfinished run needs is damaged.
     """
     workspace = request.workspace or default_workspace()
     end_killed_flow_runs()
@@ -55,4 +70,15 @@ def housekeeping(request: HousekeepingRequest) -> CleanReport:
     page = io.StringIO()
     print_clean(report, plain_console(page, width=100))
     show_markdown("housekeeping", lambda: plain_text.code_block(page.getvalue()), "What went, or would go")
+    if request.scrub_gb:
+        _scrub(workspace, request.scrub_gb)
     return report
+
+
+def _scrub(workspace: str, max_gb: float) -> None:
+    report = scrub_workspace(workspace, max_gb)
+    page = io.StringIO()
+    print_scrub(report, plain_console(page, width=100))
+    show_markdown("scrub", lambda: plain_text.code_block(page.getvalue()), "What was read again, and what is damaged")
+    if (damaged := damage(report, workspace)) is not None:
+        raise damaged

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from headway.data_contracts.store import plain_text
 from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import count
 from headway.flows.console.output import print_line, print_to_terminal
+from headway.flows.console.progress_line import ProgressLine
 from headway.tasks.serving.predictions_file import require_target
 
 if TYPE_CHECKING:
     from headway.tasks.serving.exported_model import ExportedModel
     from headway.tasks.serving.file_prediction import Predicted
     from headway.tasks.serving.prediction import TableModel
-
-SHOWN_EVERY_S = 0.2
 
 
 def predict(
@@ -48,8 +44,7 @@ def predict(
 
     loaded, found = _loaded(model, workspace_uri)
     print_to_terminal(f"reading {file}")
-    progress = PredictionProgress()
-    try:
+    with ProgressLine(lambda done, total: f"predicted {done:,} of {count(total, 'row')}") as progress:
         return predict_file(
             loaded,
             file,
@@ -62,8 +57,6 @@ def predict(
             overwrite=overwrite,
             on_rows=progress,
         )
-    finally:
-        progress.end()
 
 
 def _loaded(model: str, workspace_uri: str) -> tuple[TableModel, ExportedModel]:
@@ -76,25 +69,6 @@ def _loaded(model: str, workspace_uri: str) -> tuple[TableModel, ExportedModel]:
     loaded = load_table_model(workspace, model)
     registration = Link(kind="registration", sha256=loaded.version.sha256)
     return loaded, exported_model(workspace, loaded.version.version, registration)
-
-
-class PredictionProgress:
-    """One line on a terminal, written over and over; nothing elsewhere."""
-
-    def __init__(self) -> None:
-        self._is_shown, self._shown_s = sys.stderr.isatty(), 0.0
-
-    def __call__(self, done: int, total: int) -> None:
-        now_s = time.monotonic()
-        if self._is_shown and (now_s - self._shown_s >= SHOWN_EVERY_S or done == total):
-            line = f"headway: predicted {done:,} of {count(total, 'row')}"
-            sys.stderr.write(f"\r\x1b[K{plain_text.one_line(line)}")
-            sys.stderr.flush()
-            self._shown_s = now_s
-
-    def end(self) -> None:
-        if self._shown_s:
-            sys.stderr.write("\n")
 
 
 def print_predicted(made: Predicted) -> None:

@@ -45,7 +45,7 @@ from headway.flows.cli.look import (
     ui,
 )
 from headway.flows.cli.prepare import doctor, explain, init_project, plan, schema
-from headway.flows.cli.prove import reproduce, verify
+from headway.flows.cli.prove import reproduce, scrub, verify
 from headway.flows.cli.rehearse import rehearse
 from headway.flows.cli.retrain import resume, retrain, stop
 from headway.flows.cli.set_up import clean, deploy
@@ -79,7 +79,7 @@ PANELS = {
         *("skip-window", "unskip-window", "open-window"),
     ),
     "Use": ("predict", "export"),
-    "Prove": ("verify", "reproduce"),
+    "Prove": ("verify", "scrub", "reproduce"),
     "Set up": ("deploy", "ci", "clean"),
 }
 """Every command, in the order in which one comes to need them."""
@@ -133,7 +133,7 @@ COMMANDS = (
     *(schema, explain, doctor, plan, rehearse, trials, stop),
     *(status, logs, goodput, cost, board, metrics, history, compare, triggers, shards, profile, ui),
     *(promote, refuse, rollback, retire, hold, release),
-    *(predict, export, verify, reproduce, deploy, ci, clean),
+    *(predict, export, verify, scrub, reproduce, deploy, ci, clean),
 )
 for command in COMMANDS:
     app.command()(command)

@@ -10,6 +10,7 @@ import typer
 
 from headway.flows.console.command_signals import terminate
 from headway.flows.console.options import AsJson, ModelUri, WorkspaceUri
+from headway.flows.console.output import emit
 
 
 def verify(
@@ -21,6 +22,22 @@ def verify(
     from headway.flows.show.verify import verify_model
 
     sys.exit(verify_model(model_uri, workspace, as_json=as_json))
+
+
+def scrub(
+    workspace: WorkspaceUri = "",
+    max_gb: Annotated[
+        float | None, typer.Option("--max-gb", metavar="N", min=0.001, help="Read about so much, and the rest later.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Re-hash what champions and unfinished runs need. Longest unread first. Exit code 5: damage."""
+    from headway.flows.show import scrub as scrubbing
+
+    report = scrubbing.scrub_workspace(workspace, max_gb)
+    emit(report, scrubbing.print_scrub, as_json=as_json)
+    if (damaged := scrubbing.damage(report, workspace)) is not None:
+        raise damaged
 
 
 def reproduce(

@@ -45,6 +45,12 @@ class HousekeepingSpec(Frozen):
     apply: bool = Field(default=False, description="Take away what nothing needs; off: only say what would go.")
     keep_last: int = Field(default=3, ge=0, description="Finished runs of each pipeline that stay however old.")
     older_than_days: int = Field(default=30, ge=1, description="What was written or used since stays.")
+    scrub_gb: float = Field(
+        default=100.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        description="About so much of what champions and unfinished runs need is read again each day; 0: nothing is.",
+    )
 
 
 class PricesSpec(Frozen):

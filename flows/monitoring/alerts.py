@@ -28,6 +28,10 @@ LEAST_ETTR = 0.9
 LEAST_DEVICE_S = 4 * 3600
 """Of a day's training, for its ratio to mean anything: starts are most of what a short run takes."""
 
+OLDEST_CHECK_S = 30 * 86400
+"""Since a file was last read again: a backup of a month ago is still there."""
+SCRUB_SILENCE_S = 3 * 86400
+"""Of a scrub that is daily."""
 LEAST_COST_USD = 10
 """Of a day that may be out of line: less is not worth a ticket."""
 
@@ -101,6 +105,17 @@ PAGES = (
         description=(
             "Bytes differ from their digest, so the disk, its controller or memory may be failing. The run goes on "
             "from an older checkpoint. Run `headway logs` to see which file it was, and check the machine's disk."
+        ),
+    ),
+    Alert(
+        name="StoredFileDamaged",
+        severity="page",
+        group="now",
+        expr="headway_scrub_damaged_files > 0",
+        summary="{{ $value | printf `%.0f` }} stored files on {{ $labels.instance }} are gone or altered.",
+        description=(
+            "A champion, the one before it, or an unfinished run stands on them. Run `headway scrub` to see which and "
+            "who needs them, and check the disk before anything is written there."
         ),
     ),
     Alert(
@@ -375,6 +390,21 @@ TICKETS = (
         description=(
             "That is half as much again as the dearest day of the week before. Run `headway cost --by cause` and "
             "`headway cost --by pipeline` to see what for."
+        ),
+    ),
+    Alert(
+        name="ScrubOverdue",
+        severity="ticket",
+        group="days",
+        expr=(
+            f"time() - headway_scrub_oldest_check_timestamp_seconds > {OLDEST_CHECK_S}\n"
+            f"or\ntime() - headway_scrub_timestamp_seconds > {SCRUB_SILENCE_S}"
+        ),
+        lasts="10m",
+        summary="{{ $labels.instance }}: stored files were last read again {{ $value | humanizeDuration }} ago.",
+        description=(
+            "A bit that the disk lost since is noticed by nobody. Run `headway scrub`, and look whether the deployment "
+            "`housekeeping` runs; `scrub_gb` of the profile says how much it reads a day."
         ),
     ),
     Alert(

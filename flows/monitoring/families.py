@@ -101,6 +101,12 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "headway_retrain_asked_timestamp_seconds": _gauge("Asked for, and none has finished.", "pipeline"),
         "headway_windows_cut": _gauge("Windows in a row that closed too soon.", "pipeline"),
         "headway_pipeline_starving": _gauge("1: too many of them.", "pipeline"),
+        "headway_scrub_timestamp_seconds": _gauge("When stored files were last read again."),
+        "headway_scrub_oldest_check_timestamp_seconds": _gauge(
+            "Of the file that nobody read for longest, of those that champions and unfinished runs need."
+        ),
+        "headway_scrub_unchecked_files": _gauge("Of these files, those that no scrub has read yet."),
+        "headway_scrub_damaged_files": _gauge("Of these files, those that are gone or differ from their digest."),
         "headway_workspace_free_bytes": _gauge("Free on the disk of the workspace's local side."),
         # The machine that the exporter runs on.
         "train_node_network_bytes_total": _counter("Through each network interface.", "node", "nic", "direction"),

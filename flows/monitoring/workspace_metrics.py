@@ -20,6 +20,7 @@ from headway.flows.monitoring.samples import Samples
 from headway.flows.monitoring.totals import Totals
 from headway.flows.run.running_retrains import RunningRetrain, read_running
 from headway.flows.show.status import KeptStatus, read_kept
+from headway.tasks.prove.scrub import ScrubReport
 
 
 class WorkspaceMetrics:
@@ -99,6 +100,7 @@ def _fill_retrain(samples: Samples, retrain: RunningRetrain, live: LiveFlow) -> 
 
 
 def _fill_kept(samples: Samples, kept: KeptStatus) -> None:
+    _fill_scrub(samples, kept.scrub)
     for model in kept.models:
         samples.value("headway_model_versions", model.num_versions, model=model.model)
         if model.champion_since is not None:
@@ -119,6 +121,16 @@ def _fill_kept(samples: Samples, kept: KeptStatus) -> None:
     for waiting in kept.waiting:
         samples.value("headway_windows_cut", waiting.windows_cut, pipeline=waiting.pipeline)
         samples.value("headway_pipeline_starving", float(waiting.starving), pipeline=waiting.pipeline)
+
+
+def _fill_scrub(samples: Samples, report: ScrubReport | None) -> None:
+    if report is None:
+        return
+    samples.value("headway_scrub_timestamp_seconds", report.looked_unix_s)
+    if report.oldest_check_unix_s is not None:
+        samples.value("headway_scrub_oldest_check_timestamp_seconds", report.oldest_check_unix_s)
+    samples.value("headway_scrub_unchecked_files", report.num_never_checked)
+    samples.value("headway_scrub_damaged_files", len(report.damaged))
 
 
 def _unix_s(moment: str) -> float:

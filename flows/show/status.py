@@ -37,6 +37,7 @@ from headway.tasks.ownership.pipeline_history import (
     PipelineEvent,
     read,
 )
+from headway.tasks.prove.scrub import ScrubReport, read_report
 from headway.tasks.registry import decisions, model_refs
 from headway.training.checkpoint.layout import RESULT_NAME, committed_steps, step_of
 from headway.training.engine import profiling
@@ -117,6 +118,8 @@ class KeptStatus(BaseModel):
     """Of each pipeline whose newest retrain to end by itself failed."""
     finished: list[FinishedRetrain] = []
     """The newest of each pipeline's retrains that came to its end."""
+    scrub: ScrubReport | None = None
+    """What the newest look at stored files came to."""
 
 
 class Status(KeptStatus):
@@ -152,6 +155,7 @@ def read_kept(workspace: Workspace) -> KeptStatus:
         held=[now.hold for now in history if now.hold is not None],
         failed=[now.failed for now in history if now.failed is not None],
         finished=[now.finished for now in history if now.finished is not None],
+        scrub=read_report(workspace),
     )
 
 
@@ -352,6 +356,9 @@ def print_status(status: Status, console: Console | None = None) -> None:
         _print_entry(console, f"{model.model}  {count(model.num_versions, 'version')}", _model_facts(model))
     if not status.models:
         console.print("no models yet")
+    for damaged in status.scrub.damaged if status.scrub else ():
+        facts = {"what": damaged.fault, "needed by": damaged.needed_by, "to do": "`headway scrub`, once it is mended"}
+        _print_entry(console, f"{damaged.path}  DAMAGED", facts)
     finished = {retrain.pipeline: f"finished {retrain.finished_at} on {retrain.host}" for retrain in status.finished}
     for failure in status.failed:
         stage = f" in stage {failure.stage}" if failure.stage else ""
@@ -393,7 +400,7 @@ def watch(workspace_uri: str) -> Never:
         ConfigError: standard output is no terminal.
     """
     if not sys.stdout.isatty():
-        advice = "Without --watch it is printed once; --json and --metrics are for programs."
+        advice = "Without --watch it is printed once; --json is for programs."
         raise ConfigError("needs a terminal.", where="--watch", advice=advice)
     while True:
         page = io.StringIO()

@@ -53,6 +53,18 @@ class ChainProof:
     detail: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChainFiles:
+    """A link of the chain that is proved when each of its files has its digest."""
+
+    what: str
+    files: tuple[StoredFile, ...]
+    hashed: tuple[StoredFile, ...] = ()
+    """Those among them that just were."""
+
+
+ChainLink = ChainProof | ChainFiles
+
 OUTSIDE = (
     "HTML reports, model cards and decisions (why it was promoted; the version's own contract report is proved)",
     "stage records and group.json (they only save work: what they name is hashed)",
@@ -97,13 +109,28 @@ def prove(
     """
     try:
         name, version, registration_link = model_refs.resolve(workspace, model_uri)
-        yield from _chain(workspace, name, version, registration_link, read_source, may_ask, aliases)
+        links = _chain(workspace, name, version, registration_link, read_source, may_ask, aliases)
+        yield from _proofs(workspace, links)
     except IntegrityError as error:
         yield ChainProof(what=error.where or "chain", status="broken", detail=error.what)
     except EnvironmentProblem as error:
         if not workspace.is_local:  # the store's silence says nothing of the model
             raise
         yield ChainProof(what=error.where or "chain", status="broken", detail=error.what)
+
+
+def files_behind(workspace: Workspace, registration: Registration) -> Iterator[StoredFile]:
+    """Every stored file that a version stands on, a file as often as it is named. Documents are checked on the way.
+
+    Raises:
+        IntegrityError: a document is gone or altered.
+    """
+    yield from registration.artifacts
+    checkpoint = workspace.load(registration.checkpoint, CheckpointManifest)
+    yield from stored_files(checkpoint_path(run_folder(registration.run), checkpoint.step), checkpoint)
+    run = workspace.load(registration.run, RunSpec)
+    for link in (*_run(workspace, registration.run), *_ancestors(workspace, run)):
+        yield from link.files if isinstance(link, ChainFiles) else ()
 
 
 def _histories(workspace: Workspace, name: str) -> Iterator[ChainProof]:
@@ -141,12 +168,12 @@ def _chain(
     read_source: Callable[[Link], Iterator[ChainProof]],
     may_ask: MayAsk,
     aliases: bool,
-) -> Iterator[ChainProof]:
+) -> Iterator[ChainLink]:
     # First: by them it was found which registration the name means.
     yield from _histories(workspace, name)
     registration = workspace.load(link, Registration)
     yield _document(f"registration of {name} version {version}", link)
-    yield from _files(workspace, "registered model", registration.artifacts)
+    yield ChainFiles(what="registered model", files=registration.artifacts)
     yield from _nothing_else(workspace, name, registration)
     yield _in_mlflow(workspace, name, version, link, registration, may_ask, aliases)
     evaluation = workspace.load(registration.evaluation, EvaluationReport)
@@ -177,12 +204,12 @@ def _belong_together(
     )
 
 
-def _run(workspace: Workspace, link: Link) -> Iterator[ChainProof]:
+def _run(workspace: Workspace, link: Link) -> Iterator[ChainLink]:
     """A run and all that it was made from, but other runs."""
     run = workspace.load(link, RunSpec)
     yield _document("run", link)
-    yield from _files(workspace, "code", (run.code,))
-    yield from _files(workspace, "environment", (run.environment,))
+    yield ChainFiles(what="code", files=(run.code,))
+    yield ChainFiles(what="environment", files=(run.environment,))
     yield from _data(workspace, run.manifest)
     mixed = _mixed_in(run)
     for other in mixed:
@@ -199,16 +226,16 @@ def _run(workspace: Workspace, link: Link) -> Iterator[ChainProof]:
     yield _bound(bonds)
 
 
-def _data(workspace: Workspace, link: Link) -> Iterator[ChainProof]:
+def _data(workspace: Workspace, link: Link) -> Iterator[ChainLink]:
     """Shards, and all that they were made from and evaluated by, but the source's files."""
     shards = workspace.load(link, ShardManifest)
     yield _document("shard manifest", link)
-    yield from _files(workspace, "shards", shards.files)
+    yield ChainFiles(what="shards", files=shards.files)
     fitted = workspace.load(shards.fitted, FittedState)
     yield _document("fitted state", shards.fitted)
-    yield from _files(workspace, "encoder", fitted.files)
+    yield ChainFiles(what="encoder", files=fitted.files)
     receipt = workspace.load(shards.receipt, ContractReceipt)
-    yield from _receipt(workspace, receipt)
+    yield from _receipt(receipt)
     workspace.load(shards.snapshot, Snapshot)
     yield _document("snapshot", shards.snapshot)
     bonds = {
@@ -224,20 +251,20 @@ def _mixed_in(run: RunSpec) -> tuple[Link, ...]:
     return tuple(Link(kind=ShardManifest.kind, sha256=dataset["manifest"]) for dataset in mix)
 
 
-def _as_mixed_in(proofs: Iterable[ChainProof]) -> Iterator[ChainProof]:
-    for proof in proofs:
-        yield dataclasses.replace(proof, what=f"mixed in: {proof.what}")
+def _as_mixed_in(links: Iterable[ChainLink]) -> Iterator[ChainLink]:
+    for link in links:
+        yield dataclasses.replace(link, what=f"mixed in: {link.what}")
 
 
-def _ancestors(workspace: Workspace, run: RunSpec) -> Iterator[ChainProof]:
+def _ancestors(workspace: Workspace, run: RunSpec) -> Iterator[ChainLink]:
     """The checkpoints that the weights come from, one behind the other, each with the run that made it."""
     while run.start is not None:
         manifest = workspace.load(run.start, CheckpointManifest)
         yield _document(f"started from ({_starts_from(run)})", run.start)
         folder = checkpoint_path(run_folder(manifest.run), manifest.step)
-        yield from _files(workspace, "its checkpoint", stored_files(folder, manifest))
-        for proof in _run(workspace, manifest.run):
-            yield dataclasses.replace(proof, what=f"its {proof.what}")
+        yield ChainFiles(what="its checkpoint", files=stored_files(folder, manifest))
+        for link in _run(workspace, manifest.run):
+            yield dataclasses.replace(link, what=f"its {link.what}")
         run = workspace.load(manifest.run, RunSpec)
 
 
@@ -251,40 +278,38 @@ def _document(what: str, link: Link) -> ChainProof:
     return ChainProof(what=what, status="proved", detail=link.short)
 
 
-def _files(
-    workspace: Workspace, what: str, files: tuple[StoredFile, ...], hashed: tuple[StoredFile, ...] = ()
-) -> Iterator[ChainProof]:
-    """
-    Args:
-        hashed: those among them that just were.
-    """
-    for file in files:
-        if file not in hashed:
-            workspace.verify(file)
-    size_bytes = sum(file.size_bytes for file in files)
-    yield ChainProof(
-        what=what, status="proved", detail=f"{count(len(files), 'file')}, {size_bytes / 1e6:,.1f} MB re-hashed"
-    )
+def _proofs(workspace: Workspace, links: Iterable[ChainLink]) -> Iterator[ChainProof]:
+    """Raises `IntegrityError`: a file is gone, or different."""
+    for link in links:
+        if isinstance(link, ChainProof):
+            yield link
+            continue
+        for file in link.files:
+            if file not in link.hashed:
+                workspace.verify(file)
+        size_bytes = sum(file.size_bytes for file in link.files)
+        detail = f"{count(len(link.files), 'file')}, {size_bytes / 1e6:,.1f} MB re-hashed"
+        yield ChainProof(what=link.what, status="proved", detail=detail)
 
 
-def _receipt(workspace: Workspace, receipt: ContractReceipt) -> Iterator[ChainProof]:
+def _receipt(receipt: ContractReceipt) -> Iterator[ChainLink]:
     """The receipt, the contract and suite it evaluates by, and the list of the rows that were left out."""
     yield _document("contract receipt", receipt.link)
-    yield from _files(workspace, "contract", (receipt.contract,))
+    yield ChainFiles(what="contract", files=(receipt.contract,))
     if receipt.suite is not None:
-        yield from _files(workspace, "suite", (receipt.suite,))
+        yield ChainFiles(what="suite", files=(receipt.suite,))
     if receipt.quarantine is not None:
-        yield from _files(workspace, "quarantine", (receipt.quarantine,))
+        yield ChainFiles(what="quarantine", files=(receipt.quarantine,))
 
 
-def _checkpoint(workspace: Workspace, manifest: CheckpointManifest, run: Link) -> Iterator[ChainProof]:
+def _checkpoint(workspace: Workspace, manifest: CheckpointManifest, run: Link) -> Iterator[ChainLink]:
     """The files in the checkpoint's folder, its own manifest and seal included."""
     folder = checkpoint_path(run_folder(run), manifest.step)
     result = read_result(workspace, run)
     if (result.step, result.manifest_sha256) != (manifest.step, manifest.sha256):
         raise IntegrityError("names another checkpoint than the registered one.", where=result_path(run))
     with _on_this_machine(workspace, folder, manifest) as (directory, copied):
-        yield from _files(workspace, "checkpoint", stored_files(folder, manifest), copied)
+        yield ChainFiles(what="checkpoint", files=stored_files(folder, manifest), hashed=copied)
         if stored_tensors_sha256(directory, manifest) != result.tensors_sha256:
             raise IntegrityError("its digest of all tensors is not the checkpoint's.", where=result_path(run))
 

@@ -94,6 +94,7 @@ STEPS = 'train_step_duration_seconds_%s{phase="step"%s}'
 TRAINS = {'train_run_info{pipeline="nightly", flow_run="f", run="r", stage="launch"}': "1+0x{n}"}
 SINCE = 'train_run_stage_since_timestamp_seconds{pipeline="nightly"}'
 LAST_STEP = 'train_run_last_step_timestamp_seconds{pipeline="nightly"}'
+SCRUBBED = "headway_scrub%s_timestamp_seconds"
 HELD = {'headway_pipeline_held{pipeline="nightly"}': "1+0x{n}"}
 SELDOM = {
     "groups": [
@@ -200,6 +201,19 @@ CASES = {
         },
         at_s=900,
         fires="RunWithoutProgress",
+    ),
+    "a damaged file": Case(series={"headway_scrub_damaged_files": "0 0 1+0x{n}"}, at_s=180, fires="StoredFileDamaged"),
+    "files that are whole": Case(series={"headway_scrub_damaged_files": "0+0x{n}"}, at_s=180),
+    "a scrub that comes round too slowly": Case(
+        series={SCRUBBED % "_oldest_check": f"{-31 * DAY_S}+0x{{n}}", SCRUBBED % "": f"{-DAY_S}+0x{{n}}"},
+        at_s=1800,
+        fires="~ScrubOverdue",
+    ),
+    "a scrub that no longer runs": Case(
+        series={SCRUBBED % "": f"{-3 * DAY_S}+0x{{n}}"}, at_s=1800, fires="~ScrubOverdue"
+    ),
+    "a scrub of yesterday": Case(
+        series={SCRUBBED % "_oldest_check": f"{-29 * DAY_S}+0x{{n}}", SCRUBBED % "": f"{-2 * DAY_S}+0x{{n}}"}, at_s=1800
     ),
     "a full disk": Case(series={"headway_workspace_free_bytes": "1.9e9+0x{n}"}, at_s=120, fires="WorkspaceDiskFull"),
     "a disk that fills": Case(

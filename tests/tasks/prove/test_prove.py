@@ -23,7 +23,7 @@ from headway.data_contracts.store.documents import (
 )
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
-from headway.tasks.prove.prove import ChainProof, _belong_together, _checkpoint, _receipt, _run
+from headway.tasks.prove.prove import ChainProof, _belong_together, _checkpoint, _proofs, _receipt, _run
 from headway.tasks.registry import model_refs
 from headway.tasks.registry.model_export import naming_the_copy, registered_graph
 from headway.training.checkpoint.layout import RESULT_NAME, run_folder
@@ -50,7 +50,7 @@ def receipt_with_a_quarantine(workspace: Workspace) -> ContractReceipt:
 
 
 def test_the_list_of_rows_left_out_is_proved_with_the_receipt(workspace: Workspace) -> None:
-    proofs = list(_receipt(workspace, receipt_with_a_quarantine(workspace)))
+    proofs = list(_receipt(receipt_with_a_quarantine(workspace)))
     assert [proof.what for proof in proofs] == ["contract receipt", "contract", "suite", "quarantine"]
 
 
@@ -60,7 +60,7 @@ def test_one_flipped_bit_in_either_is_named(workspace: Workspace, path: str) -> 
     data = workspace.read(path)
     workspace.publish(path, bytes([data[0] ^ 1]) + data[1:])
     with pytest.raises(IntegrityError, match="sha256 is") as caught:
-        list(_receipt(workspace, receipt))
+        list(_proofs(workspace, _receipt(receipt)))
     assert caught.value.where == path
 
 
@@ -76,7 +76,7 @@ def broken(bond: str) -> ChainProof:
 
 def verdict(workspace: Workspace, run: RunSpec) -> ChainProof | None:
     """The first link that is broken."""
-    proofs = _run(workspace, workspace.publish_document(run))
+    proofs = _proofs(workspace, _run(workspace, workspace.publish_document(run)))
     return next((proof for proof in proofs if proof.status == "broken"), None)
 
 
@@ -143,19 +143,19 @@ def test_documents_that_are_whole_and_of_other_models_prove_no_registration(
 
 def test_a_run_whose_result_is_another_checkpoint_does_not_prove_this_one(workspace: Workspace, made: Made) -> None:
     manifest = workspace.load(made.checkpoint, CheckpointManifest)
-    assert [proof.status for proof in _checkpoint(workspace, manifest, made.run)] == ["proved"]
+    assert [proof.status for proof in _proofs(workspace, _checkpoint(workspace, manifest, made.run))] == ["proved"]
     where = f"{run_folder(made.run)}/{RESULT_NAME}"
     ended = json.loads(workspace.read(where))
     for change in ({"step": 2, "checkpoint": "step-00000002"}, {"manifest_sha256": "0" * 64}):
         workspace.publish_json(where, {**ended, **change})
         with pytest.raises(IntegrityError, match="names another checkpoint than the registered one"):
-            list(_checkpoint(workspace, manifest, made.run))
+            list(_proofs(workspace, _checkpoint(workspace, manifest, made.run)))
     others = ({"run": "0" * 64}, {"checkpoint": "step-00000002"}, {"format_version": 2}, {"more": 1}, {"step": "3"})
     blank = canonical_json(ended) + b"\n"
     for data in (*(canonical_json({**ended, **change}) for change in others), blank, b"[" * 10**5, b'{"step":1e999}'):
         workspace.publish(where, data)
         with pytest.raises(IntegrityError, match="not a readable result") as caught:
-            list(_checkpoint(workspace, manifest, made.run))
+            list(_proofs(workspace, _checkpoint(workspace, manifest, made.run)))
         assert caught.value.where == where
 
 
