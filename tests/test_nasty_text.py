@@ -259,7 +259,7 @@ HTML: dict[str, Callable[[str], str]] = {
 
 def boarded(text: str) -> Board:
     board = filled(Board, text)
-    for histogram in board.figures.steps.durations_s.values():
+    for histogram in board.tally.figures.steps.durations_s.values():
         histogram.counts = [1] * (len(histogram.bounds_s) + 1)
     return board
 

@@ -53,15 +53,30 @@ class Held(NamedTuple):
     num_tokens: int
 
 
+class CostLines:
+    """A line for each name, added up one flow run at a time."""
+
+    def __init__(self, by: By, prices: PricesSpec) -> None:
+        self._by, self._prices = by, prices
+        self._lines: dict[str, CostLine] = {}
+
+    def take(self, account: FlowAccount) -> None:
+        for held in _held(account, self._by):
+            line = self._lines.setdefault(held.name, _empty(held.name, self._prices))
+            _add(line, held, account.device, self._prices)
+
+    def all(self) -> list[CostLine]:
+        """Months in order and all else the dearest first; together they are what all cost."""
+        in_order = sorted(self._lines.values(), key=lambda line: line.name)
+        return in_order if self._by == "month" else sorted(in_order, key=lambda line: (-line.usd, -line.device_hours))
+
+
 def costs(accounts: Iterable[FlowAccount], by: By, prices: PricesSpec) -> list[CostLine]:
-    """A line for each name, months in order and all else the dearest first; together they are what all cost."""
-    lines: dict[str, CostLine] = {}
+    """The lines of all."""
+    lines = CostLines(by, prices)
     for account in accounts:
-        for held in _held(account, by):
-            line = lines.setdefault(held.name, _empty(held.name, prices))
-            _add(line, held, account.device, prices)
-    in_order = sorted(lines.values(), key=lambda line: line.name)
-    return in_order if by == "month" else sorted(in_order, key=lambda line: (-line.usd, -line.device_hours))
+        lines.take(account)
+    return lines.all()
 
 
 def total(lines: Iterable[CostLine], num_flow_runs: int) -> CostLine:

@@ -39,6 +39,7 @@ from headway.flows.cli.look import (
     logs,
     metrics,
     profile,
+    report,
     shards,
     status,
     triggers,
@@ -71,7 +72,7 @@ PANELS = {
     "Prepare": ("init", "contract", "schema", "explain", "doctor", "plan", "rehearse"),
     "Retrain": ("retrain", "trials", "stop", "resume"),
     "Look": (
-        *("status", "logs", "goodput", "cost", "board", "metrics", "history", "compare"),
+        *("status", "logs", "goodput", "cost", "board", "report", "metrics", "history", "compare"),
         *("windows", "triggers", "shards", "profile", "ui"),
     ),
     "Decide": (
@@ -131,7 +132,7 @@ app.command(cls=WaitCommand)(retrain)
 app.command(cls=WaitCommand)(resume)
 COMMANDS = (
     *(schema, explain, doctor, plan, rehearse, trials, stop),
-    *(status, logs, goodput, cost, board, metrics, history, compare, triggers, shards, profile, ui),
+    *(status, logs, goodput, cost, board, report, metrics, history, compare, triggers, shards, profile, ui),
     *(promote, refuse, rollback, retire, hold, release),
     *(predict, export, verify, scrub, reproduce, deploy, ci, clean),
 )

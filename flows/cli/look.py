@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import typer
 
 from headway.flows.console.options import AsJson, Model, Pipeline, Run, RunOrNewest, WorkspaceUri
-from headway.flows.console.output import emit, only_shown, print_lines, write_whole
+from headway.flows.console.output import emit, only_shown, print_json, print_lines, write_whole
 
 
 def status(
@@ -80,6 +80,42 @@ def board(
     prices = load_profile(project_folder(), profile)[1].prices if profile else PricesSpec()
     write_whole(out, render_html(read_board(workspace, days, prices)).encode())
     print_lines(f"{out.resolve()}")
+
+
+def report(
+    period: Annotated[Literal["week", "month", "quarter"], typer.Argument(help="What it is about.")],
+    workspace: WorkspaceUri = "",
+    of: Annotated[
+        str, typer.Option(metavar="DATE", help="A day of it, such as 2026-11-26; the last that is over if left out.")
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="An .html page, or .md. Markdown is printed if left out.")
+    ] = None,
+    profile: Annotated[
+        str, typer.Option(help="Profile of deployments/profiles.yaml whose `prices` hold; no costs without.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Report on a week, month or quarter. What failed, what it cost, who is champion, and what to decide.
+
+    Each figure stands beside that of the period before.
+    """
+    from headway.flows.config.profiles import PricesSpec, load_profile
+    from headway.flows.console.environment import project_folder
+    from headway.flows.report.written_report import to_html, to_markdown
+    from headway.flows.show.period_report import day, read_period, written
+
+    if out is not None and out.suffix not in (".html", ".md"):
+        raise typer.BadParameter("a name that ends in .html or .md.", param_hint="--out")
+    prices = load_profile(project_folder(), profile)[1].prices if profile else PricesSpec()
+    found = read_period(workspace, period, prices, day(of) if of else None)
+    text = written(found, has_prices=bool(prices.device_hour_usd))
+    if out is not None:
+        write_whole(out, (to_html(text) if out.suffix == ".html" else to_markdown(text)).encode())
+    if as_json:
+        print_json(found)
+    else:
+        print_lines(to_markdown(text) if out is None else f"{out.resolve()}")
 
 
 def metrics(

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator
 
@@ -105,6 +105,9 @@ class DeploymentProfile(Frozen):
     variables: dict[str, Json] = Field(default_factory=dict, description="Prefect variables: name to JSON value.")
     housekeeping: HousekeepingSpec | None = Field(
         default=None, description="What is tidied every day; empty: nothing is."
+    )
+    reports: tuple[Literal["week", "month", "quarter"], ...] = Field(
+        default=(), description="Periods that are reported on, the morning after each is over, at 06:00 UTC."
     )
     prices: PricesSpec = Field(default=PricesSpec(), description="What devices cost there; `headway cost` adds up.")
     notify: str = Field(

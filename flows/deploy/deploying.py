@@ -33,6 +33,7 @@ from headway.flows.deploy.rendering import WHERE_CALLED, render
 from headway.flows.deploy.resources import (
     HOUSEKEEPING,
     MOVE_CHAMPION,
+    REPORT,
     RETRAIN,
     TRIALS,
     WATCH,
@@ -43,6 +44,7 @@ from headway.flows.deploy.resources import (
 from headway.flows.housekeeping_flow import housekeeping
 from headway.flows.prefect_api.client import connected
 from headway.flows.prefect_api.server_auth import openness
+from headway.flows.report_flow import report
 from headway.flows.retrain_flow import retrain
 from headway.flows.search import trials
 from headway.flows.triggers.evaluation import require_measured
@@ -146,6 +148,7 @@ def _wanted(folder: Path, profile_name: str, project_folder: str = "") -> Desire
             MOVE_CHAMPION: _form(move_champion),
             WATCH: _form(watch),
             HOUSEKEEPING: _form(housekeeping),
+            REPORT: _form(report),
         },
         now=datetime.datetime.now(datetime.UTC),
     )

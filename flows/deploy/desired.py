@@ -12,7 +12,16 @@ from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.profiles import HousekeepingSpec
 from headway.flows.config.triggers import TriggersSpec
 from headway.flows.deploy import automations
-from headway.flows.deploy.resources import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, TRIALS, WATCH, DesiredState, Resource
+from headway.flows.deploy.resources import (
+    HOUSEKEEPING,
+    MOVE_CHAMPION,
+    REPORT,
+    RETRAIN,
+    TRIALS,
+    WATCH,
+    DesiredState,
+    Resource,
+)
 from headway.flows.prefect_api.devices import queue_name
 from headway.flows.windows.schedules import schedules
 from headway.tasks.core.devices import LIMITS
@@ -23,7 +32,10 @@ ENTRYPOINTS = {
     MOVE_CHAMPION: "headway.flows.champion_flow.move_champion",
     WATCH: "headway.flows.watch.watch",
     HOUSEKEEPING: "headway.flows.housekeeping_flow.housekeeping",
+    REPORT: "headway.flows.report_flow.report",
 }
+REPORTED_AT = {"week": "0 6 * * mon", "month": "0 6 1 * *", "quarter": "0 6 1 1,4,7,10 *"}
+"""In UTC, by period."""
 MAX_WAITING = 1000
 """Who waits is counted, not limited."""
 
@@ -51,6 +63,7 @@ def desired(wanted: DesiredState) -> tuple[Resource, ...]:
         *(_trials(wanted, name, spec) for name, spec in wanted.pipelines.items() if spec.trials),
         _move_champion(wanted),
         *(() if profile.housekeeping is None else [_housekeeping(wanted, profile.housekeeping)]),
+        *(_report(wanted, period) for period in dict.fromkeys(profile.reports)),
         *(_watch(wanted, name, spec.triggers) for name, spec in wanted.pipelines.items() if spec.triggers),
         automations.zombies(wanted),
         automations.waiting_runs(wanted),
@@ -163,6 +176,21 @@ def _housekeeping(wanted: DesiredState, spec: HousekeepingSpec) -> Resource:
         "parameters": {"request": request},
     }
     return _deployment(wanted, HOUSEKEEPING, "workspace", description, {"request": request}, [daily], is_watched=True)
+
+
+def _report(wanted: DesiredState, period: str) -> Resource:
+    description = f"What failed in a {period}, what it cost, who is champion, and what to decide."
+    request: Json = {"period": period}
+    # What is the default stays unsaid, so that a deployment is not changed by it.
+    if prices := wanted.profile.prices.model_dump(mode="json", exclude_defaults=True):
+        request["prices"] = prices
+    after: Json = {
+        "slug": period,
+        "schedule": {"cron": REPORTED_AT[period], "timezone": "UTC"},
+        "active": wanted.profile.schedules_active,
+        "parameters": {"request": request},
+    }
+    return _deployment(wanted, REPORT, period, description, {"request": request}, [after])
 
 
 def _deployment(

@@ -46,6 +46,7 @@ RETRAIN = "retrain"
 TRIALS = "trials"
 MOVE_CHAMPION = "move-champion"
 HOUSEKEEPING = "housekeeping"
+REPORT = "report"
 WATCH = "watch"
 
 

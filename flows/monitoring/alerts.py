@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from headway.flows.monitoring.objectives import BUDGET_WINDOW, OBJECTIVES, burning
+from headway.flows.accounts.objectives import LEAST_ETTR, OBJECTIVES
+from headway.flows.monitoring.burn_rates import BUDGET_WINDOW, burning
 
 Severity = Literal["page", "ticket"]
 Group = Literal["now", "state", "days"]
@@ -23,8 +24,6 @@ NO_STEP_S = 900
 """Longer than hang detection, another attempt, its restore and the steps to make again take together."""
 NO_SIGN_S = 600
 """Hang detection ends a silent rank after two minutes; whoever is silent for longer is not being watched."""
-LEAST_ETTR = 0.9
-"""Over a day. A run's objective is 0.95; a day has several starts."""
 LEAST_DEVICE_S = 4 * 3600
 """Of a day's training, for its ratio to mean anything: starts are most of what a short run takes."""
 

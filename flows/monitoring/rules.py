@@ -13,28 +13,15 @@ from typing import Any, get_args
 
 import yaml
 
-from headway.flows.accounts.goodput import FORWARD, STATES, State
+from headway.flows.accounts.goodput import FORWARD
+from headway.flows.accounts.objectives import OBJECTIVES, ORDERLY, TRAINING
 from headway.flows.monitoring.alerts import ALERTS, Alert, Group
-from headway.flows.monitoring.objectives import OBJECTIVES, bad_share, windows
+from headway.flows.monitoring.burn_rates import bad_share, windows
 
 RUNBOOKS = "operations/alerts.html"
 """Below the address of the documentation, which each site has to say for itself."""
 EVERY: dict[Group, str] = {"now": "2s", "state": "15s", "days": "1m"}
 """How often the rules of a group are looked at."""
-ORDERLY = ("config", "data", "contract", "promotion", "stopped")
-"""Causes that are a person's to mend, or none: no objective of ours counts them."""
-NOT_TRAINING: tuple[State, ...] = (
-    "closed_window",
-    "stopped",
-    "down",
-    "queue",
-    "preparation",
-    "evaluation",
-    "registration",
-    "orchestration",
-)
-"""States in which nobody trained, or was about to: neither good nor lost for the ratio of a day. What is `down` until
-the next retrain has a page of its own, and lasts as long as the schedule has it."""
 _SEEN = "0 * headway_status_timestamp_seconds"
 
 _HEADER = """\
@@ -91,8 +78,7 @@ def _totals_of_days() -> Iterator[dict[str, Any]]:
     yield _total("interruptions", _of_workspace("train_interruptions_total", 'cause!="stopped"', "cause"))
     seconds = "train_device_seconds_total"
     yield _total("effective_device_seconds", _of_workspace(seconds, f'state=~"{_one_of(*FORWARD)}"', "state"))
-    training = [state for state in STATES if state not in NOT_TRAINING]
-    yield _total("training_device_seconds", _of_workspace(seconds, f'state=~"{_one_of(*training)}"', "state"))
+    yield _total("training_device_seconds", _of_workspace(seconds, f'state=~"{_one_of(*TRAINING)}"', "state"))
     yield _total("cost_usd", _of_workspace("train_cost_usd_total", "", "use"))
     yield {"record": "workspace:cost_usd:day", "expr": "increase(workspace:cost_usd:total[1d])"}
     for objective in OBJECTIVES:

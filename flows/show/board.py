@@ -8,15 +8,14 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.accounts.cost import CostLine, costs, total
-from headway.flows.accounts.figures import TrainingFigures
 from headway.flows.accounts.flow_account import FlowAccount, Outcome
-from headway.flows.accounts.goodput import State, added
 from headway.flows.accounts.kept_accounts import account_so_far, all_accounts, settle
+from headway.flows.accounts.tally import Tally
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.run.running_retrains import RunningRetrain, read_running
 from headway.flows.show.status import KeptStatus, read_kept
@@ -46,13 +45,6 @@ class Listed:
     usd: float
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryPoint:
-    unix_s: float
-    total_s: float
-    cause: str
-
-
 @dataclass(kw_only=True, slots=True)
 class Day:
     """UTC; by its number since 1970."""
@@ -72,20 +64,9 @@ class Board:
     days: dict[int, Day] = field(default_factory=dict)
     listed: list[Listed] = field(default_factory=list)
     """The newest first."""
-    num_flow_runs: int = 0
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
-    causes: Counter[str] = field(default_factory=Counter)
-    """Of flow runs that failed or were lost."""
-    interruptions: Counter[str] = field(default_factory=Counter)
-    recoveries: list[RecoveryPoint] = field(default_factory=list)
-    device_s: dict[State, float] = field(default_factory=dict)
-    figures: TrainingFigures = field(default_factory=TrainingFigures)
+    tally: Tally = field(default_factory=Tally)
     newest: list[FlowAccount] = field(default_factory=list)
     """Those that trained, the newest first."""
-
-    def cost(self) -> CostLine:
-        """Of all days."""
-        return total((line for day in self.days.values() for line in day.costs), self.num_flow_runs)
 
 
 def read_board(workspace_uri: str, num_days: int, prices: PricesSpec) -> Board:
@@ -149,19 +130,7 @@ def _add(board: Board, account: FlowAccount, prices: PricesSpec) -> None:
     day = board.days.setdefault(int(account.end_unix_s // DAY_S), Day())
     day.outcomes[account.outcome] += 1
     day.costs = [total([*day.costs, *costs([account], "pipeline", prices)], 0)]
-    board.num_flow_runs += 1
-    board.outcomes[account.outcome] += 1
-    if account.outcome in ("failed", "lost"):
-        board.causes[account.cause] += 1
-    board.interruptions.update(account.interruptions)
-    board.recoveries.extend(_recoveries(account))
-    board.device_s = added(board.device_s, account.goodput.parts_device_s)
-    board.figures.add(account.figures)
-
-
-def _recoveries(account: FlowAccount) -> Iterable[RecoveryPoint]:
-    for recovery in account.goodput.recoveries:
-        yield RecoveryPoint(recovery.begin_unix_s, recovery.total_s, recovery.cause)
+    board.tally.take(account, prices)
 
 
 def failing(board: Board) -> Iterator[str]:

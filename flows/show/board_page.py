@@ -9,10 +9,10 @@ from headway.data_contracts.report.page import Markup, banner, folded, page, sec
 from headway.data_contracts.report.plots import Axis, Plot, colour, figure, key, pictures
 from headway.data_contracts.store.plain_text import html
 from headway.data_contracts.types.report_text import count, length, moment
-from headway.flows.accounts.cost import UNPAID, CostLine
+from headway.flows.accounts.cost import CostLine
 from headway.flows.accounts.figures import Histogram
 from headway.flows.accounts.flow_account import FlowAccount
-from headway.flows.accounts.goodput import FORWARD, MEANING, added
+from headway.flows.accounts.goodput import MEANING, added
 from headway.flows.run.running_retrains import words
 from headway.flows.show.board import DAY_S, Board, Day, Listed, failing
 
@@ -51,18 +51,20 @@ def render_html(board: Board) -> str:
 
 
 def _tiles(board: Board) -> list[tuple[str, str]]:
-    ended = sum(board.outcomes.values())
-    paid_s = sum(seconds for state, seconds in board.device_s.items() if state not in UNPAID)
-    forward_s = sum(board.device_s.get(state, 0.0) for state in FORWARD)
-    cost = board.cost()
-    corrupt = board.figures.checkpoints.counts.get("verify", {}).get("corrupt", 0)
+    tally = board.tally
+    ended = sum(tally.outcomes.values())
+    cost = tally.cost
+    corrupt = tally.figures.checkpoints.counts.get("verify", {}).get("corrupt", 0)
     return [
         (f"{ended:,}", "flow runs that ended"),
-        (_percent(board.outcomes["succeeded"], ended), "of them succeeded"),
-        (_percent(forward_s, paid_s), "of device time paid for were steps that count"),
+        (_percent(tally.outcomes["succeeded"], ended), "of them succeeded"),
+        (
+            "none" if tally.forward_share is None else f"{100 * tally.forward_share:.0f} %",
+            "of device time paid for were steps that count",
+        ),
         (f"{cost.device_hours:,.1f}", "device-hours paid for"),
         *([(f"{cost.usd:,.2f}", "USD")] if board.has_prices else []),
-        (f"{sum(board.interruptions.values()):,}", "interrupted attempts"),
+        (f"{sum(tally.interruptions.values()):,}", "interrupted attempts"),
         (f"{corrupt:,}", "checkpoints quarantined"),
     ]
 
@@ -79,7 +81,7 @@ def _trend(board: Board) -> str:
         figures.append(_stacked(board, "Cost", "USD a day", tuple(USES), _usd))
     else:
         figures.append(_stacked(board, "Device-hours paid for", "hours a day", ("device-hours",), _device_hours))
-    if board.recoveries:
+    if board.tally.recoveries:
         figures.append(_recoveries(board))
     return section("Trend", pictures(figures))
 
@@ -121,12 +123,13 @@ def _stacked(board: Board, title: str, unit: str, names: Sequence[str], figure_o
 
 
 def _recoveries(board: Board) -> str:
+    tally = board.tally
     today, x = _days(board)
-    causes = sorted({each.cause for each in board.recoveries})
-    y = Axis(label="seconds", low=0.0, high=max(each.total_s for each in board.recoveries) * 1.05 or 1.0)
+    causes = sorted({each.cause for each in tally.recoveries})
+    y = Axis(label="seconds", low=0.0, high=max(each.total_s for each in tally.recoveries) * 1.05 or 1.0)
     plot = Plot(caption="Recoveries", x=x, y=y)
     for place, cause in enumerate(causes):
-        points = [(each.unix_s / DAY_S - today, each.total_s) for each in board.recoveries if each.cause == cause]
+        points = [(each.begin_unix_s / DAY_S - today, each.total_s) for each in tally.recoveries if each.cause == cause]
         plot.points(points, colour(place), radius=4)
     legend = " ".join(key(colour(place), cause or "unknown") for place, cause in enumerate(causes))
     return figure(plot.svg(), "Recoveries, from the last new step to the next", legend)
@@ -168,14 +171,15 @@ def _failing(board: Board) -> str:
 
 
 def _interruptions(board: Board) -> str:
-    causes = sorted({*board.causes, *board.interruptions})
-    if not causes and not board.figures.checkpoints.counts:
+    tally = board.tally
+    causes = sorted({*tally.causes, *tally.interruptions})
+    if not causes and not tally.figures.checkpoints.counts:
         return ""
-    rows = [(cause or "unknown", f"{board.causes[cause]:,}", f"{board.interruptions[cause]:,}") for cause in causes]
+    rows = [(cause or "unknown", f"{tally.causes[cause]:,}", f"{tally.interruptions[cause]:,}") for cause in causes]
     of = table(("Cause", "Flow runs that failed", "Attempts interrupted"), rows) if rows else ""
     outcomes = [
         (operation, outcome, f"{number:,}")
-        for operation, by_outcome in sorted(board.figures.checkpoints.counts.items())
+        for operation, by_outcome in sorted(tally.figures.checkpoints.counts.items())
         for outcome, number in sorted(by_outcome.items())
     ]
     checkpoints = table(("Checkpoints", "Outcome", "Number"), outcomes, num_words=2) if outcomes else ""
@@ -183,14 +187,15 @@ def _interruptions(board: Board) -> str:
 
 
 def _list(board: Board) -> str:
+    tally = board.tally
     if not board.listed:
         return ""
     titles = ("Ended, UTC", "Pipeline", "Run", "Outcome", "Took", "Steps that count", "Attempts")
     rows = [_row(each, has_prices=board.has_prices) for each in board.listed]
     all_titles = (*titles, *(("USD",) if board.has_prices else ()))
-    note = f"The newest {len(rows):,} of {board.num_flow_runs:,}." if board.num_flow_runs > len(rows) else ""
+    note = f"The newest {len(rows):,} of {tally.num_flow_runs:,}." if tally.num_flow_runs > len(rows) else ""
     return section(
-        "Flow runs", folded(all_titles, rows, first=FIRST, num_words=4), count=board.num_flow_runs, note=note
+        "Flow runs", folded(all_titles, rows, first=FIRST, num_words=4), count=tally.num_flow_runs, note=note
     )
 
 
@@ -204,19 +209,20 @@ def _row(each: Listed, *, has_prices: bool) -> tuple[str, ...]:
 
 
 def _time(board: Board) -> str:
-    whole_s = sum(board.device_s.values())
+    tally = board.tally
+    whole_s = sum(tally.device_s.values())
     if not whole_s:
         return ""
     rows = [
         (state, MEANING[state], f"{seconds / 3600:,.2f}", f"{100 * seconds / whole_s:.1f} %")
-        for state, seconds in board.device_s.items()
+        for state, seconds in tally.device_s.items()
     ]
     titles = ("State", "What it is", "Device-hours", "Share")
     return section("Where device time went", folded(titles, rows, first=FIRST, num_words=2))
 
 
 def _steps(board: Board) -> str:
-    steps = board.figures.steps
+    steps = board.tally.figures.steps
     if not steps.durations_s:
         return ""
     rows = [

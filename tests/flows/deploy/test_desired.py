@@ -15,6 +15,7 @@ from headway.flows.deploy.deploying import silence
 from headway.flows.deploy.desired import ENTRYPOINTS, desired
 from headway.flows.deploy.resources import DesiredState, Resource
 from headway.flows.housekeeping_flow import HousekeepingRequest
+from headway.flows.report_flow import ReportRequest
 
 from .conftest import WINDOWS, pipeline
 
@@ -54,9 +55,22 @@ def test_the_workspace_is_tidied_daily_where_a_profile_says_so_and_nothing_goes_
     made = by_name(make_wanted(profile=requested))["housekeeping/workspace"].fields
     (daily,) = made["schedules"]
     assert daily["schedule"] == {"cron": "5 6 * * *", "timezone": "UTC"} and daily["active"]
-    request = {"apply": False, "keep_last": 7, "older_than_days": 30}
+    request = {"apply": False, "keep_last": 7, "older_than_days": 30, "scrub_gb": 100.0}
     assert daily["parameters"] == made["parameters"] == {"request": request}
     assert HousekeepingRequest.model_validate(request).older_than_days == 30
+
+
+def test_a_report_is_made_the_morning_after_its_period_with_the_prices_of_the_profile(make_wanted: Make) -> None:
+    assert not any(name.startswith("report/") for name in by_name(make_wanted()))
+    asked = {"reports": ["week", "quarter"], "prices": {"device_hour_usd": {"any": 2.0}}}
+    made = by_name(make_wanted(profile=asked))
+    for period, cron in (("week", "0 6 * * mon"), ("quarter", "0 6 1 1,4,7,10 *")):
+        fields = made[f"report/{period}"].fields
+        (after,) = fields["schedules"]
+        assert after["schedule"] == {"cron": cron, "timezone": "UTC"}
+        request = ReportRequest.model_validate(fields["parameters"]["request"])
+        assert request.period == period and request.prices.device_hour_usd == {"any": 2.0}
+    assert "report/month" not in made
 
 
 def test_schedules_are_those_of_the_windows_and_keep_to_them(make_wanted: Make) -> None:

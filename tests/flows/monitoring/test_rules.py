@@ -14,11 +14,12 @@ import yaml
 
 from headway.data_contracts.store.errors import Cause
 from headway.flows.accounts.goodput import STATES
+from headway.flows.accounts.objectives import OBJECTIVES
 from headway.flows.cli.command_line import app
 from headway.flows.monitoring import rules
 from headway.flows.monitoring.alerts import ALERTS
+from headway.flows.monitoring.burn_rates import BURN_RATES, windows
 from headway.flows.monitoring.families import FAMILIES
-from headway.flows.monitoring.objectives import BURN_RATES, OBJECTIVES, windows
 from tests.pages import HOME
 
 FOLDER = HOME / "deployments" / "monitoring"

@@ -44,12 +44,12 @@ def test_figures_are_the_accounts_sums_and_days_before_are_left_out(life: Life) 
     old_s = time.time() - 100 * DAY_S
     life.flow("old", old_s, old_s + 60.0, has_run=False)
     board = at(life)
-    assert board.num_flow_runs == 2 and board.outcomes == {"succeeded": 1, "failed": 1}
-    assert board.causes == {"contract": 1} and board.interruptions == {"infrastructure": 1}
-    assert board.figures.steps.num_steps == 24 and len(board.recoveries) == 1
-    assert board.cost().usd == pytest.approx(0.01 * (60.0 * 2 + 10.0))
+    assert board.tally.num_flow_runs == 2 and board.tally.outcomes == {"succeeded": 1, "failed": 1}
+    assert board.tally.causes == {"contract": 1} and board.tally.interruptions == {"infrastructure": 1}
+    assert board.tally.figures.steps.num_steps == 24 and len(board.tally.recoveries) == 1
+    assert board.tally.cost.usd == pytest.approx(0.01 * (60.0 * 2 + 10.0))
     assert [each.flow_run for each in board.listed] == ["new", "refused"]
-    assert at(life, days=3660).num_flow_runs == 3
+    assert at(life, days=3660).tally.num_flow_runs == 3
     page = render_html(board)
     for word in ("no pipeline is failing", "infrastructure", "contract in validate", "USD", "Recoveries"):
         assert word in page, word
@@ -86,7 +86,7 @@ def test_a_workspace_of_many_flow_runs_keeps_the_newest_of_them_alone(
     for number in range(12):
         trained(life, f"f{number:02d}", 3600.0 * (20 - number))
     board = at(life)
-    assert board.num_flow_runs == 12
+    assert board.tally.num_flow_runs == 12
     assert [each.flow_run for each in board.listed] == ["f11", "f10", "f09", "f08", "f07"]
     assert [each.flow_run for each in board.newest] == ["f11", "f10"]
 

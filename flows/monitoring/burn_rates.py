@@ -1,4 +1,4 @@
-"""Error budgets: what may fail of a kind, and how fast it may be spent before somebody hears of it. Pure.
+"""Error budgets: how fast an objective's may be spent before somebody hears of it. Pure.
 
 Windows and rates are those of the Site Reliability Workbook (Beyer et al., 2018, "Alerting on SLOs"). Retrains are few,
 and a ratio of few events says nothing: each long window needs `LEAST_EVENTS`. Single failures have alerts of their own.
@@ -7,9 +7,10 @@ and a ratio of few events says nothing: each long window needs `LEAST_EVENTS`. S
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
+
+from headway.flows.accounts.objectives import Objective
 
 BUDGET_WINDOW = "30d"
 LEAST_EVENTS = 10
@@ -20,35 +21,6 @@ BURN_RATES: Mapping[Literal["page", "ticket"], tuple[tuple[float, str, str], ...
     }
 )
 """The budget is spent so many times too fast over the long window, and still so over the short one."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Objective:
-    key: str
-    """Of its totals: `workspace:<key>_bad:total` of `workspace:<key>:total`."""
-    alert: str
-    title: str
-    target: float
-    """The share that has to be good over `BUDGET_WINDOW`."""
-    advice: str
-
-
-OBJECTIVES = (
-    Objective(
-        key="runs",
-        alert="RunBudgetBurns",
-        title="retrains",
-        target=0.99,
-        advice="Neither people nor data were the cause. Run `headway status`, and compare the failure cards.",
-    ),
-    Objective(
-        key="checkpoints",
-        alert="CheckpointBudgetBurns",
-        title="verifications of checkpoints",
-        target=0.995,
-        advice="Run `headway logs`, and look at the disk and the memory of the machine that wrote them.",
-    ),
-)
 
 
 def windows() -> tuple[str, ...]:

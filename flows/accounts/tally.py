@@ -1,0 +1,74 @@
+"""Accounts of many flow runs, added up one at a time: a workspace may have ten thousand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headway.flows.accounts.cost import UNPAID, CostLine, costs, total
+from headway.flows.accounts.figures import TrainingFigures
+from headway.flows.accounts.flow_account import FlowAccount, Outcome
+from headway.flows.accounts.goodput import FORWARD, Recovery, State, added
+from headway.flows.accounts.objectives import ORDERLY, TRAINING
+from headway.flows.config.profiles import PricesSpec
+
+
+@dataclass(kw_only=True, slots=True)
+class Tally:
+    num_flow_runs: int = 0
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
+    """Of flow runs that failed or were lost."""
+    interruptions: Counter[str] = field(default_factory=Counter)
+    recoveries: list[Recovery] = field(default_factory=list)
+    device_s: dict[State, float] = field(default_factory=dict)
+    figures: TrainingFigures = field(default_factory=TrainingFigures)
+    cost: CostLine = field(default_factory=lambda: total([], 0))
+
+    def take(self, account: FlowAccount, prices: PricesSpec) -> None:
+        """Add a flow run that is over."""
+        self.num_flow_runs += 1
+        self.outcomes[account.outcome] += 1
+        if account.outcome in ("failed", "lost"):
+            self.causes[account.cause] += 1
+        self.interruptions.update(account.interruptions)
+        self.recoveries.extend(account.goodput.recoveries)
+        self.device_s = added(self.device_s, account.goodput.parts_device_s)
+        self.figures.add(account.figures)
+        cost = costs([account], "pipeline", prices)
+        self.cost = total([self.cost, *cost] if self.num_flow_runs > 1 else cost, self.num_flow_runs)
+
+    @property
+    def num_bad(self) -> int:
+        """Flow runs that failed or were lost, and neither by a person nor by data."""
+        return sum(number for cause, number in self.causes.items() if cause not in ORDERLY)
+
+    @property
+    def success(self) -> float | None:
+        """Of flow runs that succeeded or are bad those that succeeded; None: there is none."""
+        return share(self.outcomes["succeeded"], self.outcomes["succeeded"] + self.num_bad)
+
+    @property
+    def ettr(self) -> float | None:
+        """Effective training time ratio: of device-seconds in training those of steps that count."""
+        return share(self._seconds(FORWARD), self._seconds(TRAINING))
+
+    @property
+    def forward_share(self) -> float | None:
+        """Of device-seconds that were paid for those of steps that count."""
+        paid_s = sum(self.device_s.values()) - self._seconds(UNPAID)
+        return share(self._seconds(FORWARD), paid_s)
+
+    def _seconds(self, states: Iterable[State]) -> float:
+        return sum(self.device_s.get(state, 0.0) for state in states)
+
+    @property
+    def checkpoints(self) -> tuple[int, int]:
+        """Verifications that found a checkpoint whole, and all others."""
+        counts = self.figures.checkpoints.counts.get("verify", {})
+        return counts.get("ok", 0), sum(counts.values()) - counts.get("ok", 0)
+
+
+def share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

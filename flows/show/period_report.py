@@ -1,0 +1,443 @@
+"""`headway report`: a week, month or quarter of a workspace, beside the one before: what failed, what it cost, what to
+decide.
+
+Made of accounts and refs alone. Flow runs belong to the period in which they ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
+
+from pydantic import BaseModel
+
+from headway.data_contracts.report.page import State
+from headway.data_contracts.store.errors import ConfigError, IntegrityError
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.types.report_text import count, length, moment
+from headway.flows.accounts.cost import JOULES_PER_KWH, OVERHEAD, PRODUCTIVE, CostLine, CostLines
+from headway.flows.accounts.figures import WHOLE
+from headway.flows.accounts.flow_account import FlowAccount
+from headway.flows.accounts.kept_accounts import all_accounts, settle
+from headway.flows.accounts.objectives import CHECKPOINTS, LEAST_ETTR, ORDERLY, RUNS
+from headway.flows.accounts.tally import Tally, share
+from headway.flows.config.profiles import PricesSpec
+from headway.flows.report.written_report import Section, Table, WrittenReport
+from headway.flows.show.champion_history import HistoryEntry, read_history
+from headway.flows.show.status import KeptStatus, read_kept
+
+Period = Literal["week", "month", "quarter"]
+MONTHS: dict[Period, int] = {"month": 1, "quarter": 3}
+MOST_WASTE = 0.05
+"""Of device-seconds in recoveries, above which somebody should decide about the cause."""
+LONG_HOLD_S = 7 * 86400.0
+SLOW_HOST = 1.1
+"""Its steps take so many times those of the fastest host of the same pipeline."""
+LEAST_STEPS = 100
+"""Of a pipeline on a host, for its mean step to mean anything."""
+MAX_FAILURES = 1000
+YEARS = range(1970, 9000)
+"""Whose months have ones before and after them in Python's calendar."""
+
+
+class Figures(BaseModel):
+    """Of a period; None: there was nothing to measure."""
+
+    num_flow_runs: int
+    outcomes: dict[str, int]
+    success: float | None
+    """Of flow runs that neither a person nor data ended those that succeeded."""
+    ettr: float | None
+    """Of device-seconds in training those of steps that count."""
+    num_recoveries: int
+    recovery_p50_s: float | None
+    recovery_p95_s: float | None
+    num_checkpoints_verified: int
+    num_checkpoints_bad: int
+    num_tokens: int
+    """Or rows, that count."""
+    cost: CostLine
+
+
+class FailedFlowRun(BaseModel):
+    ended_unix_s: float
+    pipeline: str
+    flow_run: str
+    stage: str
+    cause: str
+    host: str
+
+
+class HostSteps(BaseModel):
+    """How a host does beside the fastest one of the same pipeline."""
+
+    host: str
+    pipeline: str
+    num_steps: int
+    step_s: float
+    ratio: float
+
+
+class ReportedMove(BaseModel):
+    model: str
+    entry: HistoryEntry
+
+
+class PeriodReport(BaseModel):
+    workspace: str
+    period: Period
+    begin: str
+    """ISO 8601, in UTC."""
+    end: str
+    is_over: bool
+    now: Figures
+    before: Figures
+    """Of the period before."""
+    failed: list[FailedFlowRun]
+    """The newest first."""
+    causes: dict[str, int]
+    by_pipeline: list[CostLine]
+    by_cause: list[CostLine]
+    device_hours: dict[str, float]
+    """By kind of device and host."""
+    moves: list[ReportedMove]
+    hosts: list[HostSteps]
+    """The slowest first."""
+    kept: KeptStatus
+    """Today, whatever the period."""
+    decide: list[str]
+
+
+def day(text: str) -> datetime.date:
+    """Raises `ConfigError`: no date."""
+    with contextlib.suppress(ValueError):
+        found = datetime.date.fromisoformat(text)
+        if found.year in YEARS:
+            return found
+    raise ConfigError(f"{text!r} is no date of this age.", where="--of", advice="Write it as 2026-11-26.")
+
+
+def bounds(period: Period, of: datetime.date | None, today: datetime.date) -> tuple[datetime.date, datetime.date]:
+    """First day, and the first one after it.
+
+    Args:
+        of: a day of the period; None: the last one that is over.
+    """
+    day = of
+    if day is None:
+        begin, _ = bounds(period, today, today)
+        day = begin - datetime.timedelta(days=1)
+    if period == "week":
+        begin = day - datetime.timedelta(days=day.weekday())
+        return begin, begin + datetime.timedelta(days=7)
+    months = MONTHS[period]
+    begin = day.replace(month=(day.month - 1) // months * months + 1, day=1)
+    number = begin.month - 1 + months
+    return begin, begin.replace(year=begin.year + number // 12, month=number % 12 + 1)
+
+
+def read_period(
+    workspace_uri: str, period: Period, prices: PricesSpec, of: datetime.date | None = None
+) -> PeriodReport:
+    """
+    Args:
+        of: a day of the period, in UTC; None: the last one that is over.
+
+    Raises:
+        EnvironmentProblem: there is no workspace.
+    """
+    workspace = Workspace.existing(workspace_uri)
+    settle(workspace)
+    today = datetime.datetime.now(datetime.UTC).date()
+    begin, end = bounds(period, of, today)
+    earlier, _ = bounds(period, begin - datetime.timedelta(days=1), today)
+    collected = _Collected(prices)
+    now, before = Tally(), Tally()
+    for account in all_accounts(workspace):
+        if _unix_s(earlier) <= account.end_unix_s < _unix_s(begin):
+            before.take(account, prices)
+        elif _unix_s(begin) <= account.end_unix_s < _unix_s(end):
+            now.take(account, prices)
+            collected.take(account)
+    kept = read_kept(workspace)
+    report = PeriodReport(
+        workspace=workspace.uri,
+        period=period,
+        begin=begin.isoformat(),
+        end=end.isoformat(),
+        is_over=end <= today,
+        now=_figures(now),
+        before=_figures(before),
+        failed=sorted(collected.failed, key=lambda each: -each.ended_unix_s)[:MAX_FAILURES],
+        causes=dict(now.causes.most_common()),
+        by_pipeline=collected.by_pipeline.all(),
+        by_cause=collected.by_cause.all(),
+        device_hours=collected.device_hours(),
+        moves=list(_moves(workspace, kept, begin.isoformat(), end.isoformat())),
+        hosts=slow_hosts(collected.steps),
+        kept=kept,
+        decide=[],
+    )
+    return report.model_copy(update={"decide": list(_decide(report, time.time()))})
+
+
+class _Collected:
+    """What a tally does not tell apart."""
+
+    def __init__(self, prices: PricesSpec) -> None:
+        self.by_pipeline, self.by_cause = CostLines("pipeline", prices), CostLines("cause", prices)
+        self._by_device: dict[str, CostLines] = defaultdict(lambda: CostLines("pipeline", prices))
+        self.failed: list[FailedFlowRun] = []
+        self.steps: dict[tuple[str, str], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+
+    def take(self, account: FlowAccount) -> None:
+        if account.outcome in ("failed", "lost"):
+            self.failed.append(
+                FailedFlowRun(
+                    ended_unix_s=account.end_unix_s,
+                    pipeline=account.pipeline,
+                    flow_run=account.flow_run,
+                    stage=account.stage,
+                    cause=account.cause,
+                    host=account.host,
+                )
+            )
+        for lines in (self.by_pipeline, self.by_cause, self._by_device[_device(account)]):
+            lines.take(account)
+        steps = account.figures.steps
+        if WHOLE in steps.durations_s:
+            num_steps, sum_s = self.steps[account.pipeline, account.host]
+            at = (num_steps + steps.num_steps, sum_s + steps.durations_s[WHOLE].sum_s)
+            self.steps[account.pipeline, account.host] = at
+
+    def device_hours(self) -> dict[str, float]:
+        """The most first."""
+        hours = {name: sum(line.device_hours for line in lines.all()) for name, lines in self._by_device.items()}
+        return dict(sorted(hours.items(), key=lambda item: -item[1]))
+
+
+def _device(account: FlowAccount) -> str:
+    return f"{account.device} on {account.host}" if account.host else account.device
+
+
+def _unix_s(day: datetime.date) -> float:
+    return datetime.datetime.combine(day, datetime.time(), datetime.UTC).timestamp()
+
+
+def _figures(tally: Tally) -> Figures:
+    seconds = sorted(each.total_s for each in tally.recoveries)
+    whole, bad = tally.checkpoints
+    return Figures(
+        num_flow_runs=tally.num_flow_runs,
+        outcomes=dict(tally.outcomes),
+        success=tally.success,
+        ettr=tally.ettr,
+        num_recoveries=len(seconds),
+        recovery_p50_s=_quantile(seconds, 0.5),
+        recovery_p95_s=_quantile(seconds, 0.95),
+        num_checkpoints_verified=whole + bad,
+        num_checkpoints_bad=bad,
+        num_tokens=tally.cost.num_tokens,
+        cost=tally.cost,
+    )
+
+
+def _quantile(ascending: list[float], q: float) -> float | None:
+    """The smallest value that so many of them do not exceed."""
+    return ascending[max(math.ceil(q * len(ascending)) - 1, 0)] if ascending else None
+
+
+def _moves(workspace: Workspace, kept: KeptStatus, begin: str, end: str) -> Iterator[ReportedMove]:
+    for model in kept.models:
+        with contextlib.suppress(IntegrityError):  # `headway verify` names it; a report has the other models
+            for entry in read_history(workspace.uri, model.model).entries:
+                if begin <= entry.when < end:
+                    yield ReportedMove(model=model.model, entry=entry)
+
+
+def slow_hosts(steps: Mapping[tuple[str, str], tuple[int, float]]) -> list[HostSteps]:
+    """
+    Args:
+        steps: by pipeline and host, how many there were and what they took in all, in seconds.
+    """
+    means = {at: sum_s / number for at, (number, sum_s) in steps.items() if number >= LEAST_STEPS}
+    fastest: dict[str, float] = {}
+    for (pipeline, _), step_s in means.items():
+        fastest[pipeline] = min(step_s, fastest.get(pipeline, step_s))
+    slow = [
+        HostSteps(host=host, pipeline=pipeline, num_steps=steps[pipeline, host][0], step_s=step_s, ratio=ratio)
+        for (pipeline, host), step_s in means.items()
+        if fastest[pipeline] > 0 and (ratio := step_s / fastest[pipeline]) >= SLOW_HOST
+    ]
+    return sorted(slow, key=lambda each: -each.ratio)
+
+
+def _decide(report: PeriodReport, now_unix_s: float) -> Iterator[str]:
+    """What somebody has to decide about, the most urgent first."""
+    kept, now = report.kept, report.now
+    held = {hold.pipeline for hold in kept.held}
+    for damaged in kept.scrub.damaged if kept.scrub else ():
+        yield f"{damaged.path} is damaged, and {damaged.needed_by} needs it: bring it back from a copy."
+    for failed in (each for each in kept.failed if each.pipeline not in held):
+        yield f"{failed.pipeline}: its newest retrain failed ({failed.failure.cause}). Mend it, or hold the pipeline."
+    for waiting in (each for each in kept.waiting if each.starving):
+        yield f"{waiting.pipeline}: its windows close before a run is finished. Lengthen them, or make the run shorter."
+    for model in (each for each in kept.models if each.waits is not None):
+        yield f"{model.model}: version {model.waits} waits for headway promote or headway refuse."
+    for hold in kept.held:
+        if hold.since and now_unix_s - datetime.datetime.fromisoformat(hold.since).timestamp() > LONG_HOLD_S:
+            yield f"{hold.pipeline}: {hold.by} holds it since {hold.since}. Release it, or take it out of the schedule."
+    if now.success is not None and now.success < RUNS.target:
+        causes = {cause: number for cause, number in report.causes.items() if cause not in ORDERLY}
+        most = max(causes, key=lambda cause: causes[cause])
+        yield (
+            f"{_percent(now.success)} of retrains succeeded, {_percent(RUNS.target)} is the objective: the most "
+            f"frequent cause is {most or 'unknown'}, {causes[most]:,} times."
+        )
+    whole = share(now.num_checkpoints_verified - now.num_checkpoints_bad, now.num_checkpoints_verified)
+    if whole is not None and whole < CHECKPOINTS.target:
+        yield f"{count(now.num_checkpoints_bad, 'checkpoint')} of {now.num_checkpoints_verified:,} failed verification."
+    if now.ettr is not None and now.ettr < LEAST_ETTR:
+        yield (
+            f"{_percent(now.ettr)} of training time were steps that count, {_percent(LEAST_ETTR)} is the objective: "
+            "headway goodput says of a run what took the rest."
+        )
+    paid = now.cost.device_hours
+    for line in report.by_cause:
+        if line.name not in (PRODUCTIVE, OVERHEAD) and paid and line.device_hours / paid > MOST_WASTE:
+            part = _percent(line.device_hours / paid)
+            yield f"Recoveries from {line.name or 'unknown'} took {part} of what was paid for."
+    for slow in report.hosts[:3]:
+        yield f"{slow.host} takes {slow.ratio:.2f} times as long for a step of {slow.pipeline} as the fastest host."
+
+
+def _percent(part: float | None) -> str:
+    return "none" if part is None else f"{100 * part:.1f} %"
+
+
+def written(report: PeriodReport, *, has_prices: bool) -> WrittenReport:
+    """For people."""
+    now = report.now
+    name = f"{report.period} from {report.begin}"
+    state: State = "good"
+    if report.decide:
+        state = "bad" if report.kept.failed or (report.kept.scrub and report.kept.scrub.damaged) else "warn"
+    word = f"{count(len(report.decide), 'thing')} to decide" if report.decide else "Nothing to decide"
+    until = "" if report.is_over else " So far: it is not over."
+    lead = f"{count(now.num_flow_runs, 'flow run')} ended, {now.outcomes.get('succeeded', 0):,} of them well.{until}"
+    return WrittenReport(
+        title=f"Headway: {name}",
+        kicker=f"{report.workspace}, {report.begin} to {report.end}, UTC",
+        state=state,
+        word=word,
+        lead=lead,
+        tiles=[
+            (f"{now.num_flow_runs:,}", "flow runs that ended"),
+            (_percent(now.success), "succeeded, where neither a person nor data ended it"),
+            (_percent(now.ettr), "of training time were steps that count"),
+            (f"{now.cost.device_hours:,.1f}", "device-hours paid for"),
+            *([(f"{now.cost.usd:,.2f}", "USD")] if has_prices else []),
+        ],
+        sections=[
+            Section("To decide", points=report.decide),
+            _trends(report, has_prices=has_prices),
+            _failures(report),
+            _spent(report, has_prices=has_prices),
+            _champions(report),
+            _machines(report),
+        ],
+    )
+
+
+ROWS: tuple[tuple[str, Callable[[Figures], float | None], Callable[[float], str], str], ...] = (
+    ("flow runs that ended", lambda of: of.num_flow_runs, "{:,.0f}".format, ""),
+    ("retrains that succeeded", lambda of: of.success, _percent, _percent(RUNS.target)),
+    ("training time of steps that count", lambda of: of.ettr, _percent, _percent(LEAST_ETTR)),
+    ("recoveries", lambda of: of.num_recoveries, "{:,.0f}".format, ""),
+    ("recovery, median", lambda of: of.recovery_p50_s, length, ""),
+    ("recovery, 95th percentile", lambda of: of.recovery_p95_s, length, ""),
+    ("checkpoints verified", lambda of: of.num_checkpoints_verified, "{:,.0f}".format, ""),
+    ("checkpoints that failed verification", lambda of: of.num_checkpoints_bad, "{:,.0f}".format, ""),
+    ("tokens or rows that count", lambda of: of.num_tokens, "{:,.0f}".format, ""),
+    ("device-hours paid for", lambda of: of.cost.device_hours, "{:,.1f}".format, ""),
+)
+
+
+def _trends(report: PeriodReport, *, has_prices: bool) -> Section:
+    rows: list[tuple[str, ...]] = []
+    for name, figure, shown, target in ROWS:
+        now, before = figure(report.now), figure(report.before)
+        rows.append((name, "none" if now is None else shown(now), "none" if before is None else shown(before), target))
+    if has_prices:
+        for name, part in (("cost", "usd"), ("of it productive", "productive_usd"), ("of it wasted", "wasted_usd")):
+            both = [f"{getattr(of.cost, part):,.2f} USD" for of in (report.now, report.before)]
+            rows.append((name, *both, ""))
+    if report.now.cost.joules is not None:
+        both = [f"{(of.cost.joules or 0.0) / JOULES_PER_KWH:,.2f} kWh" for of in (report.now, report.before)]
+        rows.append(("energy, by the declared power of devices", *both, ""))
+    titles = ("", f"this {report.period}", f"the {report.period} before", "objective")
+    return Section("Figures", table=Table(titles, rows))
+
+
+def _failures(report: PeriodReport) -> Section:
+    if not report.failed:
+        return Section("Failed flow runs", paragraphs=["None."])
+    causes = ", ".join(f"{cause or 'unknown'} {number:,}" for cause, number in report.causes.items())
+    rows = [
+        (moment(each.ended_unix_s), each.pipeline, each.stage, each.cause or "unknown", each.host, each.flow_run)
+        for each in report.failed
+    ]
+    titles = ("ended, UTC", "pipeline", "stage", "cause", "host", "flow run")
+    return Section("Failed flow runs", paragraphs=[f"By cause: {causes}."], table=Table(titles, rows, len(titles)))
+
+
+def _spent(report: PeriodReport, *, has_prices: bool) -> Section:
+    rows = []
+    for line in report.by_pipeline:
+        usd = (f"{line.usd:,.2f}", f"{line.wasted_usd:,.2f}") if has_prices else ()
+        rows.append((line.name, f"{line.num_flow_runs:,}", f"{line.device_hours:,.2f}", *usd))
+    titles = ("pipeline", "flow runs", "device-hours", *(("USD", "of it wasted") if has_prices else ()))
+    wasted = [
+        f"{line.name or 'unknown'} {line.device_hours:,.2f} h"
+        for line in report.by_cause
+        if line.name not in (PRODUCTIVE, OVERHEAD)
+    ]
+    words = [f"Recoveries took, by cause: {', '.join(wasted)}."] if wasted else []
+    return Section("What it took", paragraphs=words, table=Table(titles, rows))
+
+
+def _champions(report: PeriodReport) -> Section:
+    rows = [
+        (
+            each.entry.when,
+            each.model,
+            each.entry.event,
+            "" if each.entry.to_version is None else f"v{each.entry.to_version}",
+            each.entry.by,
+            each.entry.why,
+        )
+        for each in report.moves
+    ]
+    today = [
+        f"{model.model}: v{model.champion} since {model.champion_since}"
+        for model in report.kept.models
+        if model.champion is not None
+    ]
+    titles = ("when, UTC", "model", "what", "version", "by", "why")
+    words = [] if rows else ["No champion was moved, and none decided against."]
+    return Section("Champions", paragraphs=words, table=Table(titles, rows, len(titles)), points=today)
+
+
+def _machines(report: PeriodReport) -> Section:
+    rows = [(name, f"{hours:,.2f}") for name, hours in report.device_hours.items()]
+    slow = [
+        f"{each.host}: {each.step_s * 1000:,.1f} ms a step of {each.pipeline}, {each.ratio:.2f} times the fastest "
+        f"host's, over {each.num_steps:,} steps"
+        for each in report.hosts
+    ]
+    return Section("Machines", table=Table(("device", "device-hours"), rows), points=slow)
