@@ -141,6 +141,21 @@ def life_of(workspace: Workspace, run: str) -> Life:
     Raises:
         ConfigError: nobody has tried to train it here.
     """
+    lived = accounts_of(workspace, run)
+    return Life(
+        run=run,
+        pipeline=lived[0].pipeline,
+        is_over=lived[-1].has_registered,
+        flows=[flow.goodput for flow in lived],
+    )
+
+
+def accounts_of(workspace: Workspace, run: str) -> Sequence[FlowAccount]:
+    """Of the flow runs of its life, oldest first, one that goes on here among them.
+
+    Raises:
+        ConfigError: as `life_of`.
+    """
     so_far = (account_so_far(workspace, flow_run) for flow_run in settle(workspace))
     flows = [*_kept_of(workspace, run), *(each for each in so_far if each is not None and each.run == run)]
     if not flows:
@@ -149,13 +164,7 @@ def life_of(workspace: Workspace, run: str) -> Life:
             where=run,
             advice="Ask on the machine that trained it; `headway status` shows what is known here.",
         )
-    lived = _newest_life(flows)
-    return Life(
-        run=run,
-        pipeline=lived[0].pipeline,
-        is_over=lived[-1].has_registered,
-        flows=[flow.goodput for flow in lived],
-    )
+    return _newest_life(flows)
 
 
 def _kept_of(workspace: Workspace, run: str) -> list[FlowAccount]:

@@ -38,6 +38,7 @@ from headway.flows.cli.look import (
     history,
     logs,
     metrics,
+    postmortem,
     profile,
     report,
     shards,
@@ -72,7 +73,7 @@ PANELS = {
     "Prepare": ("init", "contract", "schema", "explain", "doctor", "plan", "rehearse"),
     "Retrain": ("retrain", "trials", "stop", "resume"),
     "Look": (
-        *("status", "logs", "goodput", "cost", "board", "report", "metrics", "history", "compare"),
+        *("status", "logs", "goodput", "cost", "board", "report", "postmortem", "metrics", "history", "compare"),
         *("windows", "triggers", "shards", "profile", "ui"),
     ),
     "Decide": (
@@ -132,7 +133,7 @@ app.command(cls=WaitCommand)(retrain)
 app.command(cls=WaitCommand)(resume)
 COMMANDS = (
     *(schema, explain, doctor, plan, rehearse, trials, stop),
-    *(status, logs, goodput, cost, board, report, metrics, history, compare, triggers, shards, profile, ui),
+    *(status, logs, goodput, cost, board, report, postmortem, metrics, history, compare, triggers, shards, profile, ui),
     *(promote, refuse, rollback, retire, hold, release),
     *(predict, export, verify, scrub, reproduce, deploy, ci, clean),
 )

@@ -8,12 +8,18 @@ from __future__ import annotations
 import resource
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from headway.flows.console.options import AsJson, Model, Pipeline, Run, RunOrNewest, WorkspaceUri
 from headway.flows.console.output import emit, only_shown, print_json, print_lines, write_whole
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from headway.flows.config.profiles import PricesSpec
+    from headway.flows.report.written_report import WrittenReport
 
 
 def status(
@@ -72,13 +78,10 @@ def board(
 
     It is a file that needs nothing else, made of accounts, refs and live runs alone.
     """
-    from headway.flows.config.profiles import PricesSpec, load_profile
-    from headway.flows.console.environment import project_folder
     from headway.flows.show.board import read_board
     from headway.flows.show.board_page import render_html
 
-    prices = load_profile(project_folder(), profile)[1].prices if profile else PricesSpec()
-    write_whole(out, render_html(read_board(workspace, days, prices)).encode())
+    write_whole(out, render_html(read_board(workspace, days, _prices(profile))).encode())
     print_lines(f"{out.resolve()}")
 
 
@@ -100,22 +103,54 @@ def report(
 
     Each figure stands beside that of the period before.
     """
-    from headway.flows.config.profiles import PricesSpec, load_profile
-    from headway.flows.console.environment import project_folder
-    from headway.flows.report.written_report import to_html, to_markdown
     from headway.flows.show.period_report import day, read_period, written
 
-    if out is not None and out.suffix not in (".html", ".md"):
-        raise typer.BadParameter("a name that ends in .html or .md.", param_hint="--out")
-    prices = load_profile(project_folder(), profile)[1].prices if profile else PricesSpec()
+    _require_page(out)
+    prices = _prices(profile)
     found = read_period(workspace, period, prices, day(of) if of else None)
-    text = written(found, has_prices=bool(prices.device_hour_usd))
+    _write_report(written(found, has_prices=bool(prices.device_hour_usd)), found, out, as_json=as_json)
+
+
+def postmortem(
+    run: RunOrNewest = "",
+    workspace: WorkspaceUri = "",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="An .html page, or .md. Markdown is printed if left out.")
+    ] = None,
+    profile: Annotated[
+        str, typer.Option(help="Profile of deployments/profiles.yaml whose `prices` hold; no costs without.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Draft a postmortem of a run. What happened, what went by itself, what it cost, and what nobody knows yet."""
+    from headway.flows.show.postmortem import read_postmortem, written
+
+    _require_page(out)
+    found = read_postmortem(workspace, run, _prices(profile))
+    _write_report(written(found), found, out, as_json=as_json)
+
+
+def _prices(profile: str) -> PricesSpec:
+    from headway.flows.config.profiles import PricesSpec, load_profile
+    from headway.flows.console.environment import project_folder
+
+    return load_profile(project_folder(), profile)[1].prices if profile else PricesSpec()
+
+
+def _write_report(text: WrittenReport, found: BaseModel, out: Path | None, *, as_json: bool) -> None:
+    from headway.flows.report.written_report import to_html, to_markdown
+
     if out is not None:
         write_whole(out, (to_html(text) if out.suffix == ".html" else to_markdown(text)).encode())
     if as_json:
         print_json(found)
     else:
         print_lines(to_markdown(text) if out is None else f"{out.resolve()}")
+
+
+def _require_page(out: Path | None) -> None:
+    if out is not None and out.suffix not in (".html", ".md"):
+        raise typer.BadParameter("a name that ends in .html or .md.", param_hint="--out")
 
 
 def metrics(
