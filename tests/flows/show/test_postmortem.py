@@ -27,12 +27,8 @@ def life(tmp_path: Path) -> Life:
 
 def interrupted(life: Life, what: str = LOST.what) -> None:
     life.flow("f", BEGIN_S, BEGIN_S + 60.0, ("stage.register", BEGIN_S + 55.0, BEGIN_S + 58.0))
-    lost = (
-        LOST.model_copy(update={"what": what}) if hasattr(LOST, "model_copy") else Failure(what=what, cause=LOST.cause)
-    )
-    life.attempt(
-        "f", BEGIN_S, BEGIN_S + 12.0, numbered(1, 8, BEGIN_S + 2.0), failure=dataclasses.replace(LOST, what=what)
-    )
+    lost = dataclasses.replace(LOST, what=what)
+    life.attempt("f", BEGIN_S, BEGIN_S + 12.0, numbered(1, 8, BEGIN_S + 2.0), failure=lost)
     life.attempt("f", BEGIN_S + 20.0, BEGIN_S + 50.0, numbered(5, 20, BEGIN_S + 25.0))
 
 
