@@ -5,7 +5,10 @@ snapshot ─► validate ─► shard ─► launch ─► verify ─► evaluat
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headway.data_contracts.store.documents import Link
+from headway.flows.accounts.error_budget import spent_budget
 from headway.flows.config.first_step import check_first_step
 from headway.flows.config.pipeline_file import pipeline_file
 from headway.flows.config.pipeline_spec import PipelineSpec
@@ -111,6 +114,8 @@ def resume(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest) -> 
 
 def evaluate_and_register(run: RunContext, pipeline: PipelineSpec, training: Link) -> tuple[Link, RegistrationOutcome]:
     """What follows training: the evaluation, and which version it became."""
+    if pipeline.promotion.budget == "freeze" and not run.blocked_promotion:
+        run = replace(run, blocked_promotion=spent_budget(run.workspace))
     with abandoning_on_failure(run):
         checkpoint = verify(run, pipeline.launch, training)
         evaluation = evaluate(

@@ -26,6 +26,10 @@ LEAST_ETTR = 0.9
 has several starts."""
 
 
+LEAST_EVENTS = 10
+"""A ratio of fewer says nothing."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Objective:
     key: str

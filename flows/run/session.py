@@ -38,6 +38,7 @@ watchers: ContextVar[tuple[Listener, ...]] = ContextVar("watchers", default=())
 """Who sees every event of the flow run as it happens: the terminal, a test."""
 command_started_unix_s: ContextVar[float | None] = ContextVar("command_started_unix_s", default=None)
 """When the command was started, so that imports and Prefect's own start are accounted for too."""
+SWITCHED_OFF = "promotion was switched off for this run"
 WORKER_LOST = "the worker that started this flow is gone; what was finished is kept, and the next run resumes."
 
 
@@ -81,7 +82,7 @@ def session(request: TrainingRequest, *, finds_only: bool = False) -> Iterator[t
             budget_scope=identity,
             started_unix_s=started_unix_s,
             devices=_devices(pipeline, ledger, stop),
-            may_promote=request.may_promote,
+            blocked_promotion="" if request.may_promote else SWITCHED_OFF,
             may_register=request.may_register,
             stop=stop,
             continued_by=request.command,

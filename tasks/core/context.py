@@ -43,7 +43,8 @@ class RunContext:
     """One retry budget for all attempts that serve the same flow run."""
     started_unix_s: float = 0.0
     """When the flow run did."""
-    may_promote: bool = True
+    blocked_promotion: str = ""
+    """Why nothing may be promoted; empty: it may."""
     may_register: bool = True
     stop: StopRequest = NEVER
     """Until when the flow run may continue."""

@@ -56,7 +56,7 @@ def settle(
     elif model_refs.was_champion(workspace, model, registration):
         reason = "was champion and was replaced; it does not return by itself"
     else:
-        blocked_reason = "" if context.may_promote else "promotion was switched off for this run"
+        blocked_reason = context.blocked_promotion
         if (gone := model_refs.retirement_of(workspace, model, registration)) is not None:
             blocked_reason = f"was retired by {model_refs.retired_by(model, gone)}: {gone.reason}"
         decision = decide_promotion(

@@ -69,6 +69,12 @@ class PromotionSpec(Frozen):
         description="`required`: a version that passes everything else waits for a person, who says `headway promote` "
         "or `headway refuse`.",
     )
+    budget: Literal["ignore", "freeze"] = Field(
+        "ignore",
+        exclude_if=lambda budget: budget == "ignore",
+        description="`freeze`: while more retrains of the workspace failed within 30 days than its objective allows, "
+        "no retrain promotes. A person still may.",
+    )
     label_leak: Literal["refuse", "allow"] = Field(
         "refuse",
         exclude_if=lambda label_leak: label_leak == "refuse",

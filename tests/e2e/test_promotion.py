@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from headway.flows.accounts.objectives import LEAST_EVENTS
+from tests.flows.accounts.lives import Life
 
 
 def message(done) -> dict:
@@ -25,10 +29,14 @@ def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged
     project, here, history, retrain_here, flip_one_bit
 ) -> None:
     project.edit("tiny.yaml", "max_steps: 120", "max_steps: 100")
-    limits = "promotion: {max_latency_ms: 60000, max_model_bytes: 100000000}"
+    limits = "promotion: {budget: freeze, max_latency_ms: 60000, max_model_bytes: 100000000}"
     project.edit("tiny.yaml", "registry: {model: tiny}", f"{limits}\nregistry: {{model: tiny}}")
-    second, _ = retrain_here(project, may_promote=False)
-    assert second.version == "2" and not second.promoted and "switched off" in second.reason
+    for number in range(LEAST_EVENTS):
+        begin_s = time.time() - 3600.0 - number
+        broke = ("RanksLost", "infrastructure", "launch")
+        Life(project.root).flow(f"broke-{number}", begin_s, begin_s + 0.5, failed=broke, has_run=False)
+    second, _ = retrain_here(project)
+    assert second.version == "2" and not second.promoted and "error budget of retrains is spent" in second.reason
     card = Path(second.reports["card"].removeprefix("file://")).read_text()
     assert "| permission | ✖ failed |" in card and "| latency | ✔ passed |" in card and "| size | ✔ passed |" in card
     assert "**Stays challenger**" in card and "## Slices" in card

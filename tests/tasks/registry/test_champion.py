@@ -143,10 +143,10 @@ def test_a_report_against_another_champion_than_todays_decides_nothing(old, regi
     assert champion_of(old.context.workspace) == first[0]
 
 
-def test_promotion_that_is_switched_off_moves_the_challenger_alone(old, register) -> None:
-    held = ModelVersions(replace(old.context, may_promote=False), lambda: old.client, MODEL, old.store)
+def test_promotion_that_is_blocked_moves_the_challenger_alone_and_says_why(old, register) -> None:
+    held = ModelVersions(replace(old.context, blocked_promotion="not now"), lambda: old.client, MODEL, old.store)
     outcome = settled(held, register(1))
-    assert not outcome.promoted and "switched off" in outcome.reason
+    assert not outcome.promoted and "not now" in outcome.reason
     assert champion_of(old.context.workspace) is None
     assert (alias(old, "challenger"), alias(old)) == ("1", None)
 

@@ -36,7 +36,7 @@ def alias_moves(versions: ModelVersions) -> int:
 
 
 def test_a_held_back_model_is_promoted_by_hand_if_the_policy_allows_it(versions, register) -> None:
-    held = dataclasses.replace(versions.context, may_promote=False)
+    held = dataclasses.replace(versions.context, blocked_promotion="not now")
     registration, evaluation = register(1)
     champion.settle(ModelVersions(held, lambda: versions.client, MODEL, versions.store), registration, evaluation)
     workspace = versions.context.workspace
@@ -138,7 +138,7 @@ def test_a_version_is_retired_once_unless_it_is_the_champion_or_the_way_back(ver
     assert champion_of(workspace).target == three and "by ada&#64;desk: old" in render(workspace, MODEL, one, "1")
 
     four = register(4, three)
-    held = dataclasses.replace(versions.context, may_promote=False)
+    held = dataclasses.replace(versions.context, blocked_promotion="not now")
     champion.settle(ModelVersions(held, lambda: versions.client, MODEL, versions.store), *four)
     retirement.retire(versions, four[0], why="a leak", by="ada@desk")
     again = champion.settle(versions, *four)
