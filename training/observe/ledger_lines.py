@@ -26,15 +26,19 @@ TEXTS = frozenset(
 INTEGERS = frozenset(
     {
         *("step", "attempt", "rank", "node", "pid", "num_done", "max_steps", "max_attempts", "window", "num_steps"),
-        *("size_bytes", "memory_bytes", "sent_bytes", "tokens", "num_tokens", "num_stages", "num_parameters"),
-        "world_size",
+        *("num_stages", "num_parameters", "source_rows"),
     }
 )
-NUMBERS = frozenset({"loss", "lr", "mfu", "flops_per_token"})
+COUNTS = frozenset({"tokens", "num_tokens", "world_size", "num_calls", "size_bytes", "memory_bytes", "sent_bytes"})
+"""Of these none is below 0."""
+NUMBERS = frozenset({"loss", "lr", "grad_norm", "mfu", "flops_per_token"})
 """Besides all that is named after its unit, seconds: `duration_s`."""
 LONGEST_NUMBER_CHARS = 32
 """Of a number as text, as a guard writes a loss: JSON has none for what is not finite."""
-MAPPINGS = frozenset({"failure", "traffic", "parts_s"})
+MAPPINGS = frozenset({"failure", "parts_s"})
+TRAFFIC = "traffic"
+MOST_KINDS = 64
+"""Of collectives that a step is said to have; torch has some twenty."""
 RANKS = "ranks"
 NEEDED: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -42,6 +46,8 @@ NEEDED: Mapping[str, frozenset[str]] = MappingProxyType(
         "attempt": frozenset({"attempt"}),
         "attempt.begin": frozenset({"attempt"}),
         "run.folder": frozenset({"path"}),
+        "model": frozenset({"world_size"}),
+        "task": frozenset({"task"}),
     }
 )
 """What an event is read for by name."""
@@ -57,7 +63,10 @@ def parse_event(line: bytes) -> dict[str, Any] | None:
         return None
     needed = NEEDED.get(name, frozenset()) | {"unix_s"} | ({"duration_s"} if "outcome" in event else set())
     is_whole = all(event.get(field) is not None for field in needed)
-    return event if is_whole and all(_is_of_its_kind(field, value) for field, value in event.items()) else None
+    if not is_whole or not all(_is_of_its_kind(field, value) for field, value in event.items()):
+        return None
+    # What ends has a moment of its end, too.
+    return event if event["unix_s"] + (event.get("duration_s") or 0.0) < LATEST_UNIX_S else None
 
 
 def _is_of_its_kind(field: str, value: Any) -> bool:
@@ -67,6 +76,10 @@ def _is_of_its_kind(field: str, value: Any) -> bool:
         return isinstance(value, str)
     if field in INTEGERS:
         return type(value) is int and abs(value) < LARGEST
+    if field in COUNTS:
+        return type(value) is int and 0 <= value < LARGEST
+    if field == TRAFFIC:
+        return isinstance(value, dict) and len(value) <= MOST_KINDS and all(map(_is_traffic, value.items()))
     if field in MAPPINGS:
         return isinstance(value, dict)
     if field == RANKS:
@@ -76,6 +89,15 @@ def _is_of_its_kind(field: str, value: Any) -> bool:
     if field.endswith("_s"):
         return _is_number(value) and abs(value) < (LONGEST_S if field == "duration_s" else math.inf)
     return field not in NUMBERS or _is_number(value) or _is_number_in_words(value)
+
+
+def _is_traffic(item: tuple[str, Any]) -> bool:
+    """Of one kind of collectives, which is a label of metrics."""
+    kind, cost = item
+    fields = ("num_calls", "sent_bytes", "busy_s")
+    return kind.isascii() and isinstance(cost, dict) and all(
+        cost.get(field) is not None and _is_of_its_kind(field, cost[field]) for field in fields
+    )  # fmt: skip
 
 
 def _is_number_in_words(value: Any) -> bool:

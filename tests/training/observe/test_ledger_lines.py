@@ -38,6 +38,14 @@ NONE = {
             "a name that is none": {"event": ["step"]},
             "ranks that are none": {"ranks": [[]]},
             "a folder that is none": {"folder": {}},
+            "a model of no known size": {"event": "model"},
+            "a task without a name": {"event": "task"},
+            "a span that ends after all calendars": {"unix_s": 253402300799.0, "duration_s": 2.0},
+            "tokens below 0": {"tokens": -1},
+            "a norm that is a list": {"grad_norm": []},
+            "traffic without figures": {"traffic": {"all_reduce": None}},
+            "traffic in words": {"traffic": {"all_reduce": {"num_calls": "x", "sent_bytes": 0, "busy_s": 0.0}}},
+            "traffic of 400 digits": {"traffic": {"all_reduce": {"num_calls": 10**400, "sent_bytes": 0, "busy_s": 0}}},
         }.items()
     },
 }
