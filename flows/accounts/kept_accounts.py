@@ -29,7 +29,7 @@ NO_RUN = "none"
 
 
 def account_so_far(workspace: Workspace, flow_run: str) -> FlowAccount | None:
-    """From the ledgers on this machine; None where there is no such ledger, or one of what no flow run can have done."""
+    """From the ledgers on this machine; None where there is no such ledger, or one of what no flow run can do."""
     flow = read_flow(ledger_spool(workspace, flow_run), flow_run)
     if flow is None:
         return None
