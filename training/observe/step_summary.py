@@ -117,7 +117,7 @@ class _Figures:
         for kind, cost in (step.get("traffic") or {}).items():
             total = self._traffic.setdefault(kind, dict.fromkeys(TrafficSummary.model_fields, 0))
             for name in total:
-                total[name] += cost[name]
+                total[name] += cost.get(name) or 0
 
     def summary(self) -> StepSummary:
         total_s, stalls_s = sum(self.durations_s), sum(self._stalls_s)
