@@ -185,7 +185,7 @@ def write_textfile(metrics: WorkspaceMetrics, path: Path) -> None:
     Raises:
         EnvironmentProblem: it cannot be written there.
     """
-    write_whole(path, generate_latest(metrics))
+    write_whole(path, generate_latest(metrics), is_public=True)
 
 
 def exporter_password(file: Path | None) -> tuple[str, Path]:
