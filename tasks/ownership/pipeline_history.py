@@ -133,7 +133,7 @@ class PipelineEvent(Document):
     """The one it is at; empty where the first window closed before a run was described."""
     state: RunState | None = None
     """What became of that run."""
-    started_unix_s: Moment = 0.0
+    started_unix_s: float = Field(default=0.0, ge=0.0, lt=LATEST_UNIX_S)
     """When it was started first."""
     windows_cut: int = Field(default=0, ge=0)
     """Windows in a row that closed before a run of this pipeline was finished."""
@@ -146,7 +146,7 @@ class PipelineEvent(Document):
     """The newest that failed since a retrain began that has finished."""
     snapshot: Link | None = None
     """The data of the last finished retrain that took the newest: triggers measure against them."""
-    taken_unix_s: Moment = 0.0
+    taken_unix_s: float = Field(default=0.0, ge=0.0, lt=LATEST_UNIX_S)
     """When that one began."""
     requested: RequestRecord | None = None
     """The newest ask that no retrain has finished since, and by what was asked at all since then."""
