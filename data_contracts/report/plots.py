@@ -52,7 +52,8 @@ class Axis:
             share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         else:
             # Halves first: the span of two finite numbers need not be finite.
-            share = (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
+            span = self.high / 2 - self.low / 2
+            share = (value / 2 - self.low / 2) / span if span else 0.0
         return min(max(share, 0.0), 1.0)
 
     def ticks(self) -> list[float]:

@@ -291,8 +291,9 @@ def _contains(expectation: GivenExpectation) -> Callable[[ResultContext], bool]:
     members = set_sql(expectation.kwargs["value_set"], expectation.type_name)
     wanted = {(isinstance(value, str), value) for value in expectation.kwargs["value_set"] if value is not None}
     is_temporal = family(expectation.type_name) in ("date", "timestamp")
-    # A value that the column's type cannot hold can never occur.
-    if len(members) < len(wanted) and not is_temporal:
+    # A value that the column's type cannot hold can never occur. Two texts may mean one moment, so that those are not
+    # counted; what is no text is no moment.
+    if not all(is_text for is_text, _ in wanted) if is_temporal else len(members) < len(wanted):
         return lambda _: False
     if not members:
         return lambda _: True

@@ -10,8 +10,12 @@ from typing import Any
 from headway.data_contracts.rules.checks import Check
 from headway.data_contracts.rules.contract import Contract
 from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.regular_files import read_regular
+from headway.data_contracts.store.strict_json import parse_json
 from headway.data_contracts.suites.kinds import KINDS, refusal
 
+MAX_BYTES = 16 << 20
+"""Of a suite; one of ten thousand expectations has three."""
 SEVERITIES = ("critical", "warning", "info")
 SUPPORTED = tuple(KINDS)
 """Expectation types whose verdicts are held against Great Expectations' own by tests; no other is taken."""
@@ -30,7 +34,7 @@ def read_suite(path: Path, contract: Contract) -> tuple[tuple[Check, ...], bytes
         return (), b""
     where = path.parent / contract.suite
     try:
-        text = where.read_bytes()
+        text = read_regular(where, MAX_BYTES)
     except OSError as error:
         raise ConfigError(
             f"the suite cannot be read ({error.strerror}).", where=str(where), advice=f"Check `suite:` in {path}."
@@ -49,11 +53,11 @@ def parse_suite(data: bytes, *, where: str, types: Mapping[str, str] | None = No
         ConfigError: not a suite, or expectations that cannot be evaluated here: all of them, by type.
     """
     try:
-        value = json.loads(data)
+        value = parse_json(data)
         expectations = value["expectations"]
         # Written once more: text that cannot be encoded would fail when the receipt is made.
         json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             "not a Great Expectations suite (JSON with `expectations`).", where=where, advice="Check `suite:`."
         ) from error

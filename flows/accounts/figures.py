@@ -14,14 +14,22 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from headway.training.observe.ledger import Event
+from headway.training.observe.ledger_lines import LARGEST, LATEST_UNIX_S
 from headway.training.observe.step_summary import PARTS
 
 WHOLE = "step"
 """The name of whole steps among their parts."""
 _OPERATIONS = {"checkpoint": "save", "restore": "restore", "stage.verify": "verify"}
 
-
-Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Count = Annotated[int, Field(ge=0, lt=LARGEST)]
+Step = Annotated[int, Field(ge=-1, lt=LARGEST)]
+"""-1: none."""
+Moment = Annotated[float, Field(ge=0.0, lt=LATEST_UNIX_S)]
+"""In seconds since 1970, and in a calendar's reach."""
+Amount = Annotated[float, Field(gt=-LARGEST, lt=LARGEST)]
+"""Of seconds, or of seconds times devices: whatever adds them up has a finite sum."""
+Text = Annotated[str, AfterValidator(lambda text: text.encode(errors="backslashreplace").decode())]
+"""Such as can be written: half a surrogate, which the name of a file may hold, is spelled out."""
 Scale = Literal["step", "long", "run"]
 BOUNDS_S: Mapping[Scale, tuple[float, ...]] = {
     "step": (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
@@ -36,7 +44,7 @@ class Histogram(BaseModel):
 
     scale: Scale
     counts: list[Count]
-    sum_s: float = 0.0
+    sum_s: Amount = 0.0
 
     @model_validator(mode="after")
     def _has_a_count_for_each_bound(self) -> Self:
@@ -87,7 +95,7 @@ class TrafficTotals(BaseModel):
 
     num_calls: Count = 0
     sent_bytes: Count = 0
-    busy_s: float = 0.0
+    busy_s: Amount = 0.0
 
 
 class StepFigures(BaseModel):
@@ -99,9 +107,9 @@ class StepFigures(BaseModel):
     num_nonfinite: Count = 0
     """Steps whose loss was not finite."""
     num_tokens: Count = 0
-    durations_s: Annotated[dict[str, Histogram], _of_scale("step")] = Field(default_factory=dict)
+    durations_s: Annotated[dict[Text, Histogram], _of_scale("step")] = Field(default_factory=dict)
     """By part, and of whole steps as `step`."""
-    traffic: dict[str, TrafficTotals] = Field(default_factory=dict)
+    traffic: dict[Text, TrafficTotals] = Field(default_factory=dict)
     loss: float | None = None
     grad_norm: float | None = None
     mfu: float | None = None
@@ -150,9 +158,9 @@ class StepFigures(BaseModel):
 class CheckpointFigures(BaseModel):
     """Of checkpoints that were saved, restored and verified."""
 
-    counts: dict[str, dict[str, Count]] = Field(default_factory=dict)
+    counts: dict[Text, dict[Text, Count]] = Field(default_factory=dict)
     """By `save`, `restore` and `verify`, and by outcome: `ok`, `failed` or `corrupt`."""
-    durations_s: Annotated[dict[str, Histogram], _of_scale("long")] = Field(default_factory=dict)
+    durations_s: Annotated[dict[Text, Histogram], _of_scale("long")] = Field(default_factory=dict)
     """By the same; `save` is what steps waited, and `durable` goes on beside them."""
 
     def take(self, event: Event) -> None:
@@ -162,7 +170,7 @@ class CheckpointFigures(BaseModel):
             self._count("verify", "corrupt")
         elif name == "checkpoint.durable":
             take_into(self.durations_s, "durable", float(event.get("durable_s") or 0.0), "long")
-        elif name in _OPERATIONS and "duration_s" in event:
+        elif name in _OPERATIONS and event.get("duration_s") is not None:
             self._count(_OPERATIONS[name], "ok" if event.get("outcome") == "ok" else "failed")
             take_into(self.durations_s, _OPERATIONS[name], float(event["duration_s"]), "long")
 

@@ -7,14 +7,14 @@ Metrics, boards, costs and reports add accounts up; none of them reads a ledger 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
 from headway.data_contracts.store.errors import RunBusy
-from headway.flows.accounts.figures import Count, TrainingFigures
+from headway.flows.accounts.figures import Amount, Count, Moment, Step, Text, TrainingFigures
 from headway.flows.accounts.goodput import Goodput, goodput_of
 from headway.flows.accounts.traces import COLUMNS, AttemptTrace, FlowTrace
 from headway.training.launch.base.retry_budget import OWNER_WAS_LOST
@@ -31,38 +31,45 @@ Outcome = Literal["succeeded", "failed", "stopped", "lost"]
 class StepCurve(BaseModel):
     """Means over stretches of steps, each at its last step."""
 
-    step: list[int]
-    unix_s: list[float]
+    step: list[Step]
+    unix_s: list[Moment]
     loss: list[float | None]
-    step_s: list[float]
+    step_s: list[Amount]
+
+    @model_validator(mode="after")
+    def _has_points(self) -> Self:
+        lengths = {len(self.step), len(self.unix_s), len(self.loss), len(self.step_s)}
+        if len(lengths) != 1 or not 0 < len(self.step) <= CURVE_POINTS:
+            raise ValueError("a curve has as many values of each kind, and not too many")
+        return self
 
 
 class FlowAccount(BaseModel):
     """What a flow run did, and what came of it."""
 
     format_version: int = FORMAT_VERSION
-    flow_run: str
-    pipeline: str
-    host: str
-    device: str
+    flow_run: Text
+    pipeline: Text
+    host: Text
+    device: Text
     """The kind that it trained on, as its maker names it; `cpu` also where it trained nothing."""
-    run: str
+    run: Text
     """Empty: it came to none, or to several, as trials do."""
     outcome: Outcome
-    cause: str
+    cause: Text
     """Of a failure, or why it was stopped."""
-    stage: str
+    stage: Text
     """The one that failed."""
     has_registered: bool
-    begin_unix_s: float
-    end_unix_s: float
+    begin_unix_s: Moment
+    end_unix_s: Moment
     goodput: Goodput
     figures: TrainingFigures
-    interruptions: dict[str, Count]
+    interruptions: dict[Text, Count]
     """Attempts that ended before their last step, by cause."""
-    resumes: dict[str, Count]
+    resumes: dict[Text, Count]
     """Attempts that went on from a checkpoint, by outcome: `ok` came to a new step."""
-    requeues: dict[str, Count]
+    requeues: dict[Text, Count]
     """Starts after the first, by who asked: `attempt` of a supervisor, `job` of a scheduler."""
     curve: StepCurve | None
 

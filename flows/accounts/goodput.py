@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
+from headway.flows.accounts.figures import Amount, Count, Moment, Step, Text
 from headway.flows.accounts.painting import Painted, Span, paint
 from headway.flows.accounts.traces import COLUMNS, AttemptTrace, FlowTrace
 from headway.tasks.core.stage_records import STAGES
@@ -92,47 +93,47 @@ _GAPS: Mapping[str, State] = {"window closed": "closed_window", "": "down"}
 class Recovery(BaseModel):
     """From the last new step before something went wrong to the next one; all steps in between are `redone`."""
 
-    attempt: int
+    attempt: Count
     """The one that ended."""
-    cause: str
-    what: str
-    begin_unix_s: float
-    lost_steps: int
+    cause: Text
+    what: Text
+    begin_unix_s: Moment
+    lost_steps: Count
     """That had to be made again."""
-    total_s: float
-    device_s: float
-    parts_s: dict[State, float]
+    total_s: Amount
+    device_s: Amount
+    parts_s: dict[State, Amount]
 
 
 class Goodput(BaseModel):
     """Of one flow run, from the end of the run's flow run before it."""
 
-    begin_unix_s: float
-    end_unix_s: float
-    num_attempts: int
-    num_steps: int
+    begin_unix_s: Moment
+    end_unix_s: Moment
+    num_attempts: Count
+    num_steps: Count
     """Made for the first time."""
-    num_redone_steps: int
-    num_tokens: int
+    num_redone_steps: Count
+    num_tokens: Count
     """Of steps made for the first time."""
-    devices: int
+    devices: Count
     """Of the newest attempt, of this flow run or an earlier one."""
-    device_s: float
-    parts_s: dict[State, float]
+    device_s: Amount
+    parts_s: dict[State, Amount]
     """Wall seconds by state, the largest first; they sum to the wall time."""
-    parts_device_s: dict[State, float]
+    parts_device_s: dict[State, Amount]
     """The same times devices; before an attempt those that it has."""
     recoveries: list[Recovery]
     """That came to an end here, wherever they began."""
     open_recovery: Recovery | None
     """What has failed, so far; also of a flow run that failed for good."""
-    wasted_device_s: dict[str, dict[State, float]]
+    wasted_device_s: dict[Text, dict[State, Amount]]
     """Of this flow run's device-seconds those that were part of a recovery, by its cause and by state."""
-    reached_step: int
+    reached_step: Step
     """The furthest of the run's life so far; -1 before its first."""
-    reached_unix_s: float
+    reached_unix_s: Moment
     """When that was made."""
-    stopped_for: str
+    stopped_for: Text
     """Why it stopped in order, such as `window closed`; empty: it did not."""
 
     @property
@@ -211,7 +212,7 @@ def _each(
 def _of_ledger(events: Sequence[Event]) -> Iterator[Span[State]]:
     for event in events:
         name = str(event["event"])
-        if "duration_s" not in event or "outcome" not in event:
+        if event.get("duration_s") is None or "outcome" not in event:
             continue
         stage = str(event.get("task", "")) if name == "task" else name.partition("stage.")[2]
         state = _OF_STAGES.get(stage) if stage else _OF_EVENTS.get(name)

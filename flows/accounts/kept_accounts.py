@@ -29,7 +29,7 @@ NO_RUN = "none"
 
 
 def account_so_far(workspace: Workspace, flow_run: str) -> FlowAccount | None:
-    """From the ledgers on this machine; None where there is no such ledger."""
+    """From the ledgers on this machine; None where there is no such ledger, or one of what no flow run can do."""
     flow = read_flow(ledger_spool(workspace, flow_run), flow_run)
     if flow is None:
         return None
@@ -37,7 +37,10 @@ def account_so_far(workspace: Workspace, flow_run: str) -> FlowAccount | None:
     attempts = [
         read_attempt(folder, record) for folder in run_dirs for record in AttemptRecords(folder).in_scope(flow_run)
     ]
-    return flow_account(flow, attempts, _before(workspace, flow))
+    # One that is damaged must not silence those of all others.
+    with contextlib.suppress(ValidationError):
+        return flow_account(flow, attempts, _before(workspace, flow))
+    return None
 
 
 def keep_account(workspace: Workspace, flow_run: str) -> FlowAccount | None:

@@ -41,7 +41,7 @@ def account(events: Iterable[Event], started_unix_s: float, ended_unix_s: float)
 
 def _spans(event: Event) -> Iterator[Span[str]]:
     """Name, begin and end of what took its time; a step's with its parts."""
-    if "duration_s" not in event:
+    if event.get("duration_s") is None:
         return
     begin_s, duration_s = float(event["unix_s"]), float(event["duration_s"])
     end_s = begin_s + duration_s
@@ -50,7 +50,7 @@ def _spans(event: Event) -> Iterator[Span[str]]:
         return
     yield "train.other", begin_s, end_s
     for part in PARTS:
-        length_s = float(event.get(f"{part}_s", 0.0))
+        length_s = float(event.get(f"{part}_s") or 0.0)
         yield f"train.{part}", begin_s, min(begin_s + length_s, end_s)
         begin_s += length_s
 

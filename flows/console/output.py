@@ -6,6 +6,7 @@ A test keeps `print` out of every other module of flows.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -36,20 +37,26 @@ def print_lines(text: str, stream: TextIO | None = None) -> None:
     print(plain_text.lines(text), file=stream or sys.stdout, flush=True)
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes, *, is_public: bool = False) -> None:
     """A file that others read again and again: the one before, or this one, and never half of it.
+
+    Args:
+        is_public: other users read it whatever this one's umask is, such as a collector of metrics.
 
     Raises:
         EnvironmentProblem: it cannot be written there.
     """
     try:
+        if path.exists() and not path.is_file():
+            # For root a rename would put the file in a device's place, and /dev/null is every program's.
+            raise FileExistsError(errno.EEXIST, "it is no file, and is not replaced")
         # In the same folder, or a rename would not be atomic; hidden, for some readers take all files of a folder.
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as staging:
             try:
                 staging.write(data)
                 staging.flush()
                 os.fsync(staging.fileno())
-                os.fchmod(staging.fileno(), 0o644)  # readers are other users
+                os.fchmod(staging.fileno(), 0o644 if is_public else 0o666 & ~_umask())
                 Path(staging.name).replace(path)
             except BaseException:
                 Path(staging.name).unlink(missing_ok=True)
@@ -60,6 +67,13 @@ def write_whole(path: Path, data: bytes) -> None:
             where=str(path),
             advice="Name a file in a folder that this user may write.",
         ) from error
+
+
+def _umask() -> int:
+    """The kernel tells it to nobody who does not set it."""
+    found = os.umask(0o077)
+    os.umask(found)
+    return found
 
 
 def print_to_terminal(text: str) -> None:

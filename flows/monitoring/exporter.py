@@ -24,6 +24,8 @@ PATH = "/metrics"
 REQUEST_S = 10.0
 """For a whole request of somebody who may be slow on purpose."""
 MAX_CONNECTIONS = 16
+ROOM_S = 1.0
+"""For a connection that is closed to be let go of."""
 PASSWORD_FILE = "metrics-password"
 EVERYWHERE = frozenset({"", "0.0.0.0", "::", "*"})
 
@@ -50,6 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(SHUT_RDWR)
 
     def do_GET(self) -> None:
+        self.server.has_asked(self.connection)
         self._deadline.cancel()  # it is read; a look at a large workspace may take longer
         self.connection.settimeout(REQUEST_S)
         given = self.headers.get("Authorization", "").encode(errors="replace")
@@ -101,6 +104,9 @@ class Exporter(ThreadingHTTPServer):
         self.metrics = metrics
         self.wanted = b"Basic " + base64.b64encode(password.encode())
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._silent: dict[Any, None] = {}
+        """Connections that have not asked yet, the oldest first."""
+        self._listing = threading.Lock()
         try:
             super().__init__(address, _Handler)
         except OSError as error:
@@ -116,16 +122,36 @@ class Exporter(ThreadingHTTPServer):
         return f"http://{host!s}:{port}{PATH}"
 
     def process_request(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
-        # Whoever opens many connections at once is not served, rather than a thread for each.
-        if self._slots.acquire(blocking=False):
+        # Bounded, or whoever opens many connections at once would have a thread for each. Who asks does so at once, so
+        # that silence, which needs no password, keeps no scraper out.
+        if self._slots.acquire(blocking=False) or (self._close_oldest() and self._slots.acquire(timeout=ROOM_S)):
+            with self._listing:
+                self._silent[request] = None
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
+
+    def _close_oldest(self) -> bool:
+        """Whether there was one that had not asked."""
+        with self._listing:
+            oldest = next(iter(self._silent), None)
+            if oldest is None:
+                return False
+            del self._silent[oldest]
+            with contextlib.suppress(OSError):  # it has gone by itself
+                oldest.shutdown(SHUT_RDWR)
+        return True
+
+    def has_asked(self, request: Any) -> None:
+        """It is not closed for another's sake any more."""
+        with self._listing:
+            self._silent.pop(request, None)
 
     def process_request_thread(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.has_asked(request)
             self._slots.release()
 
     def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
@@ -159,7 +185,7 @@ def write_textfile(metrics: WorkspaceMetrics, path: Path) -> None:
     Raises:
         EnvironmentProblem: it cannot be written there.
     """
-    write_whole(path, generate_latest(metrics))
+    write_whole(path, generate_latest(metrics), is_public=True)
 
 
 def exporter_password(file: Path | None) -> tuple[str, Path]:

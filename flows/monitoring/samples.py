@@ -9,8 +9,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.utils import floatToGoString
 
+from headway.data_contracts.store.plain_text import distinct_line
 from headway.flows.accounts.figures import Histogram
 from headway.flows.monitoring.families import FAMILIES, Family
+
+MAX_LABEL_CHARS = 500
+"""Of a label's value: a ledger that somebody wrote may hold megabytes."""
 
 
 class Samples:
@@ -51,8 +55,8 @@ def _label_values(name: str, labels: dict[str, str]) -> Sequence[str]:
     declared = FAMILIES[name].labels
     if labels.keys() != set(declared):
         raise KeyError(f"{name} has the labels {declared}")
-    # A surrogate of a file's name has no UTF-8.
-    return [labels[label].encode(errors="backslashreplace").decode() for label in declared]
+    # Prometheus's form spells out line feeds alone, and refuses all that is told where two series have one name.
+    return [distinct_line(labels[label], MAX_LABEL_CHARS) for label in declared]
 
 
 _OF_KIND: dict[str, Callable[[str, Family], CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]] = {

@@ -244,7 +244,10 @@ def _continued_by(attempt: AttemptRecord, run: str, *, is_resumable: bool) -> st
     Args:
         is_resumable: its training is not finished, and what it was started with is on record.
     """
-    typed = shlex.split(attempt.continued_by)
+    try:
+        typed = shlex.split(attempt.continued_by)
+    except ValueError:
+        return ""  # a record lies where others may write, and nobody types what is no command
     if "retrain" not in typed or not is_resumable:
         return attempt.continued_by
     place = typed.index("retrain")

@@ -49,9 +49,9 @@ def read_progress(run_dir: Path) -> RunProgress:
     steps = read_steps(attempts[newest] / "ledger" / "rank-0.jsonl")
     if not steps:
         return RunProgress(attempt=newest)
-    ends = [float(event["unix_s"]) + float(event.get("duration_s", 0.0)) for event in steps]
-    step_s = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else float(steps[-1].get("duration_s", 0.0))
-    counted = [int(event.get("tokens", 0)) for event in steps]
+    ends = [float(event["unix_s"]) + float(event.get("duration_s") or 0.0) for event in steps]
+    step_s = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else float(steps[-1].get("duration_s") or 0.0)
+    counted = [int(event.get("tokens") or 0) for event in steps]
     # The first of them ended when the time began.
     tokens = sum(counted[1:]) / (len(steps) - 1) if len(steps) > 1 else counted[0]
     return RunProgress(

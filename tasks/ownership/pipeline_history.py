@@ -10,7 +10,7 @@ import contextlib
 import datetime
 import operator
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
@@ -19,10 +19,13 @@ from headway.data_contracts.store.digests import sha256_of
 from headway.data_contracts.store.documents import Document, Frozen, Link
 from headway.data_contracts.store.errors import IntegrityError, RefConflict
 from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.refs import LATEST_UNIX_S
 from headway.tasks.core.identity import current_user
 from headway.training.launch.base.failure import Failure
 
 PIPELINES = "pipelines"
+Moment = Annotated[float, Field(ge=0.0, lt=LATEST_UNIX_S)]
+"""In seconds since 1970; one that no calendar can show would end every command that shows it."""
 RunState = Literal["started", "cut", "stopped", "finished", "failed"]
 EventName = RunState | Literal["new", "failed", "asked", "held", "released", "skipped", "opened", "unskipped"]
 Trigger = Literal["new data", "drift", "event"]
@@ -45,11 +48,11 @@ class WindowOverride(Frozen):
     """What a person decided about a stretch of time, whatever the windows say."""
 
     action: Literal["skip", "open"]
-    start_unix_s: float
-    end_unix_s: float
+    start_unix_s: Moment
+    end_unix_s: Moment
     why: str
     by: str
-    decided_unix_s: float
+    decided_unix_s: Moment
 
 
 class RequestRecord(Frozen):
@@ -58,7 +61,7 @@ class RequestRecord(Frozen):
     pipeline: str
     snapshot: Link
     """The data that it was asked for."""
-    request_unix_s: float
+    request_unix_s: Moment
     why: str
     by: str
     triggers: tuple[Trigger, ...] = ()
@@ -90,7 +93,7 @@ class FailedRetrain(_Retrain):
 
     stage: str
     """Empty where it was none."""
-    failed_unix_s: float
+    failed_unix_s: Moment
     failure: Failure
     card: str
     """The page, as a path on that host."""
@@ -104,8 +107,8 @@ class FailedRetrain(_Retrain):
 class FinishedRetrain(_Retrain):
     """The newest whose model came to be evaluated and registered, whether it was trained or found."""
 
-    finished_unix_s: float
-    started_unix_s: float
+    finished_unix_s: Moment
+    started_unix_s: Moment
     """What failed before is over. Never earlier than that of one that finished before: what it mended stays mended."""
 
     @computed_field
@@ -130,7 +133,7 @@ class PipelineEvent(Document):
     """The one it is at; empty where the first window closed before a run was described."""
     state: RunState | None = None
     """What became of that run."""
-    started_unix_s: float = 0.0
+    started_unix_s: float = Field(default=0.0, ge=0.0, lt=LATEST_UNIX_S)
     """When it was started first."""
     windows_cut: int = Field(default=0, ge=0)
     """Windows in a row that closed before a run of this pipeline was finished."""
@@ -143,7 +146,7 @@ class PipelineEvent(Document):
     """The newest that failed since a retrain began that has finished."""
     snapshot: Link | None = None
     """The data of the last finished retrain that took the newest: triggers measure against them."""
-    taken_unix_s: float = 0.0
+    taken_unix_s: float = Field(default=0.0, ge=0.0, lt=LATEST_UNIX_S)
     """When that one began."""
     requested: RequestRecord | None = None
     """The newest ask that no retrain has finished since, and by what was asked at all since then."""

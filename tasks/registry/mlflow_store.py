@@ -24,6 +24,7 @@ from headway.data_contracts.store.errors import (
 )
 from headway.data_contracts.store.plain_text import markdown_table
 from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.types.report_text import moment
 from headway.tasks.core import identity
 from headway.tasks.registry.file_lock import holding
 from headway.tasks.registry.mlflow_tables import StoredVersion
@@ -294,8 +295,9 @@ def find_or_create_run(
 
 def name_by_version(client: MlflowClient, run_id: str, pipeline: str, version: str) -> None:
     """Call a run by the version that came of it, and the day it began."""
-    started = datetime.fromtimestamp(client.get_run(run_id).info.start_time / 1000, UTC)
-    client.update_run(run_id, name=f"{pipeline} {started:%Y-%m-%d} v{version}")
+    # A server may say any number, also one of no calendar.
+    day = moment(client.get_run(run_id).info.start_time / 1000).partition(" ")[0]
+    client.update_run(run_id, name=f"{pipeline} {day} v{version}")
 
 
 def run_tags(run: RunSpec) -> dict[str, str]:

@@ -139,7 +139,13 @@ def _is_time(text: pa.Array, wanted: pa.DataType) -> bool:
 
 def _whole(column: pa.Array, name: str, first_row: int) -> pa.Array:
     if types.is_integer(column.type) or types.is_boolean(column.type):
-        return pc.cast(column, pa.int64())
+        try:
+            return pc.cast(column, pa.int64())
+        except pa.ArrowInvalid as error:
+            is_larger = pc.fill_null(pc.greater(column, pa.scalar((1 << 63) - 1, pa.uint64())), False)
+            row = first_row + int(np.argmax(is_larger.to_numpy(zero_copy_only=False)))
+            more = f", and holds one of more than 63 bits in row {row}"
+            raise _other(name, column, "whole numbers", more) from error
     if not types.is_floating(column.type):
         raise _other(name, column, "whole numbers")
     # pandas has whole numbers with gaps as floats with NaN, which no integer can be.

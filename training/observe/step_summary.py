@@ -101,23 +101,23 @@ class _Figures:
         elif event["event"] == "step.excluded":
             self._num_excluded += 1
         elif event["event"] == "checkpoint":
-            self._stalls_s.append(float(event["duration_s"]))
+            self._stalls_s.append(float(event.get("duration_s") or 0.0))
 
     def _take_step(self, step: Event) -> None:
-        self.durations_s.append(float(step["duration_s"]))
+        self.durations_s.append(float(step.get("duration_s") or 0.0))
         for part, values in self._parts_s.items():
-            values.append(float(step.get(f"{part}_s", 0.0)))
+            values.append(float(step.get(f"{part}_s") or 0.0))
         for name, found in (("mfu", self._mfus), ("grad_norm", self._norms)):
-            if name in step:
+            if step.get(name) is not None:
                 found.append(float(step[name]))
-        self._num_tokens += int(step["tokens"])
-        self._sent_bytes += int(step.get("sent_bytes", 0))
-        self._peak_memory_bytes = max(self._peak_memory_bytes, int(step.get("memory_bytes", 0)))
-        self._loss = float(step["loss"]) if "loss" in step else self._loss
-        for kind, cost in step.get("traffic", {}).items():
+        self._num_tokens += int(step.get("tokens") or 0)
+        self._sent_bytes += int(step.get("sent_bytes") or 0)
+        self._peak_memory_bytes = max(self._peak_memory_bytes, int(step.get("memory_bytes") or 0))
+        self._loss = float(step["loss"]) if step.get("loss") is not None else self._loss
+        for kind, cost in (step.get("traffic") or {}).items():
             total = self._traffic.setdefault(kind, dict.fromkeys(TrafficSummary.model_fields, 0))
             for name in total:
-                total[name] += cost[name]
+                total[name] += cost.get(name) or 0
 
     def summary(self) -> StepSummary:
         total_s, stalls_s = sum(self.durations_s), sum(self._stalls_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from headway.data_contracts.store.documents import ContractReceipt, Snapshot, St
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.suites import python_texts
 from headway.data_contracts.suites.kinds import KINDS
-from headway.data_contracts.suites.parsing import SUPPORTED, parse_suite
+from headway.data_contracts.suites.parsing import SUPPORTED, parse_suite, read_suite
 from tests.data_contracts.local_rows import of_parquet
 from tests.data_contracts.suites.pandas_reference import answered_by_us
 
@@ -237,6 +238,7 @@ def test_a_warning_of_the_suite_refuses_nothing(tmp_path: Path) -> None:
         (b"{", "not a Great Expectations suite"),
         (b"[]", "not a Great Expectations suite"),
         (suite_bytes({"type": "expect_column_kl_divergence_to_be_less_than"}), "unknown type `expect_column_kl_div"),
+        (b'{"expectations":' + b"[" * 100 + b"]" * 100 + b"}", "not a Great Expectations suite"),
         (suite_bytes({"kwargs": {}}), "expectation 1 has no type"),
         (suite_bytes({"type": SUPPORTED[0], "kwargs": []}), "has no mapping of kwargs"),
         (suite_bytes({"type": SUPPORTED[0], "severity": "fatal"}), "unknown severity"),
@@ -245,6 +247,16 @@ def test_a_warning_of_the_suite_refuses_nothing(tmp_path: Path) -> None:
 def test_what_cannot_be_judged_is_refused_by_name(data: bytes, expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         parse_suite(data, where="given.json")
+
+
+def test_a_pipe_a_device_and_what_no_suite_is_as_long_as_keep_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "hole").open("wb") as hole:
+        hole.truncate(1 << 40)
+    for place in ("pipe", "/dev/zero", "hole"):
+        contract = CONTRACT.model_copy(update={"suite": place})
+        with pytest.raises(ConfigError, match="the suite cannot be read"):
+            read_suite(tmp_path / "given.contract.yaml", contract)
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {

@@ -135,6 +135,8 @@ SAME = [
     asked("be_between", column="zoned", min_value="2026-01-31T02:00:00+01:00"),
     asked("not_be_in_set", column="moment", value_set=["2026-01-31T06:00:00"]),
     asked("expect_column_distinct_values_to_contain_set", column="moment", value_set=["2026-01-31T06:00:00"]),
+    asked("expect_column_distinct_values_to_contain_set", column="moment", value_set=[20260131]),
+    asked("expect_column_distinct_values_to_contain_set", column="moment", value_set=["2026-01-31T06:00:00", True]),
     # nothing but nulls, infinities, decimals
     *(
         asked(f"expect_column_{each}_to_be_between", column="empty", min_value=0, max_value=1)

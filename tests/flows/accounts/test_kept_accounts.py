@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,6 +134,43 @@ def test_a_damaged_account_is_made_again_from_its_ledger(life: Life, harm: bytes
         life.workspace.local_path(path).write_bytes(harm)
         assert read_account(life.workspace, path) is None
     assert accounts(life) == whole
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        {"end_unix_s": 1e300},
+        {"begin_unix_s": 1e12},
+        {"goodput": {"num_tokens": 10**400}},
+        {"goodput": {"parts_device_s": {"productive": 1e308}}},
+        {"goodput": {"reached_step": 10**400}},
+        {"curve": {"step": [1]}},
+        {"curve": {name: [1.0] * 12_000 for name in ("step", "unix_s", "loss", "step_s")}},
+    ],
+)
+def test_figures_that_no_flow_run_has_are_a_damage(life: Life, harm: dict[str, Any]) -> None:
+    """Dates, sums and pictures are made of them: one such account would end every board, bill and look."""
+    killed_and_resumed(life)
+    whole = accounts(life)
+    path = kept_names(life.workspace)["b"]
+    document = json.loads(life.workspace.local_path(path).read_bytes())
+    for name, value in harm.items():
+        document[name] = document[name] | value if isinstance(value, dict) else value
+    life.workspace.local_path(path).write_text(json.dumps(document))
+    assert read_account(life.workspace, path) is None
+    assert accounts(life) == whole
+
+
+def test_a_ledger_that_adds_up_to_what_no_flow_run_does_costs_its_own_account_alone(life: Life) -> None:
+    killed_and_resumed(life)
+    spool = life.run_dir / "attempts" / "002" / "ledger" / "rank-0.jsonl"
+    spool.write_text(spool.read_text().replace('"tokens":10,', f'"tokens":{(1 << 63) - 1},'))
+    assert list(accounts(life)) == ["a"] and account_so_far(life.workspace, "b") is None
+
+
+def test_half_a_surrogate_of_a_files_name_is_spelled_out(life: Life) -> None:
+    life.flow("bad", 0.0, 1.0, failed=("DataError", "data \udc80", "validate"))
+    assert accounts(life)["bad"].cause == r"data \udc80"
 
 
 def test_a_flipped_bit_makes_no_account_of_another_flow_run(life: Life) -> None:

@@ -17,6 +17,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from headway.data_contracts.store.plain_text import distinct_line
 from headway.flows.accounts.flow_ledgers import ledger_spool, start_ticks
 from headway.flows.accounts.goodput import STATES
 from headway.flows.config.profiles import PricesSpec
@@ -61,6 +62,17 @@ def test_an_empty_workspace_has_counters_of_nothing_and_what_may_come_is_0_from_
     assert value(found, "train_checkpoint_total", op="verify", outcome="corrupt") == 0
     assert value(found, "train_interruptions_total", cause="oom") == 0
     assert [value(found, "train_time_seconds_total", state=state) for state in STATES] == [0.0] * len(STATES)
+
+
+def test_labels_are_text_of_bounded_length_and_two_are_never_one(life: Life) -> None:
+    """`headway metrics` prints them to a terminal, and Prometheus refuses a whole look with one series twice."""
+    names = ("\x1b]0;title\x07", "\x9b31m", "a\u202eb", "half \udc80", "x" * 100_000, "x" * 99_999)
+    for number, name in enumerate(names):
+        life.flow(str(number), 0.0, 1.0, process={"pipeline": name}, has_run=False)
+    page = generate_latest(WorkspaceMetrics(life.workspace)).decode()
+    assert page.replace("\n", "").isprintable() and max(map(len, page.splitlines())) < 1_000
+    found = {labels for name, labels in values(WorkspaceMetrics(life.workspace)) if name == "train_runs_total"}
+    assert len({dict(labels)["pipeline"] for labels in found}) == len(names)
 
 
 def test_figures_of_what_is_over_are_those_of_the_accounts(life: Life) -> None:
@@ -175,7 +187,8 @@ def test_names_and_causes_of_any_text_stay_values_of_labels(life: Life) -> None:
     )
     record_failure(life.workspace, failure)
     metrics = WorkspaceMetrics(life.workspace)
-    what = {"pipeline": name, "stage": "validate", "cause": cause}
+    what = {"pipeline": distinct_line(name, 500), "stage": "validate", "cause": distinct_line(cause, 500)}
+    assert what["pipeline"].startswith(r'a "p"\n{} (sha256 ')
     assert value(values(metrics), "headway_retrain_failed_timestamp_seconds", **what) == 1.0
     assert list(parse_openmetrics(generate_openmetrics(metrics).decode()))
 

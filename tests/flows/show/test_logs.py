@@ -106,6 +106,19 @@ def test_what_happened_stands_by_its_time_among_what_was_written_and_is_marked(w
     assert [line["stream"] == "ledger" for line in told] == [bool(name) for name in names]
 
 
+@pytest.mark.parametrize("scope", ["\0", "../../elsewhere", "/etc", ".."])
+def test_a_record_that_names_an_owner_elsewhere_leads_nowhere(workspace, capsys, scope: str) -> None:
+    run = Written(workspace, "a" * 16)
+    with contextlib.closing(Ledger(run.folder / RECORDS_NAME)) as ledger:
+        ledger.event("attempt.begin", attempt=1, scope=scope, unix_s=1.0)
+    run.say("written\n", 3.0)
+    with contextlib.closing(Ledger(workspace.parent / "elsewhere" / "flow.jsonl")) as ledger:
+        ledger.event("attempt.start", attempt=1, duration_s=1.0, folder=str(attempt_folder(run.folder, 1)))
+    show_logs(str(workspace), "")
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line.split()[-1] for line in lines if "begins" not in line] == ["written"]
+
+
 def test_a_run_whose_ranks_wrote_nothing_is_told_by_what_happened(workspace, capsys) -> None:
     run = Written(workspace, "a" * 16)
     run.attempt("attempt.begin", 1.0)

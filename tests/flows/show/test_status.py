@@ -142,6 +142,7 @@ def test_an_unfinished_run_is_gone_on_with_by_its_own_name_since_a_retrain_of_ch
             f"headway resume {link.sha256[:16]} --pipeline 'my tiny.yaml' --workspace /w --no-promote"
         ),
         "headway trials tiny.yaml": "headway trials tiny.yaml",
+        "headway retrain 'what somebody wrote": "",
     }.items():
         AttemptRecords(folder).begin(AttemptRecord(attempt=1, scope="one", continued_by=typed))
         AttemptRecords(folder).end(AttemptRecord(attempt=1, scope="one", state="stopped", continued_by=typed))

@@ -47,6 +47,13 @@ def fail(workspace: Workspace, what: str = "lost.", unix_s: float = 5.0) -> None
     record_failure(workspace, FailedRetrain(pipeline=MODEL, failed_unix_s=unix_s, failure=failure, card="", **where))
 
 
+def test_an_event_of_no_calendar_is_a_damage(context: RunContext) -> None:
+    """Whoever shows it would end with a traceback, and the exporter with it."""
+    for unix_s in (1e300, -1.0, 253402300800.0):
+        with pytest.raises(ValueError, match="failed_unix_s"):
+            fail(context.workspace, unix_s=unix_s)
+
+
 def test_the_newest_event_tells_all_that_stands_whatever_came_after_it(context: RunContext) -> None:
     workspace = context.workspace
     assert read(workspace, MODEL) == PipelineEvent(pipeline=MODEL)

@@ -50,6 +50,17 @@ def test_a_run_that_is_read_again_has_the_parameters_of_the_one_that_was_made(
     assert parameters["optimizer.groups"].startswith('[{"lr":0.02,"match":["größe.*"],"optimizer":"muon"},')
 
 
+@pytest.mark.parametrize(("start_time_ms", "day"), [(1_790_000_000_000, "2026-09-21"), (1 << 62, "4611686018427388.0")])
+def test_a_run_is_named_by_its_day_whatever_a_server_takes_for_its_start(
+    tmp_path: Path, mlflow_tables: Path, start_time_ms: int, day: str
+) -> None:
+    """A version that is registered by then must not be told of as a defect."""
+    client = mlflow_store.connect(f"{mlflow_store.SQLITE}{shutil.copy(mlflow_tables, tmp_path)}")
+    made = client.create_run(client.create_experiment("tiny"), start_time=start_time_ms).info.run_id
+    mlflow_store.name_by_version(client, made, "tiny", "3")
+    assert client.get_run(made).info.run_name == f"tiny {day} v3"
+
+
 ANSWERS = {
     "no JSON": b"hello",
     "another kind": b"[1, 2]",

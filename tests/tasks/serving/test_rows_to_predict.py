@@ -80,6 +80,10 @@ def test_whole_numbers_that_pandas_made_floats_for_a_gap_are_whole_numbers() -> 
             {**COLUMNS, "grade": [1.5, 2.0]},
             "'grade' is double and was fitted as whole numbers, and holds another in row 0",
         ),
+        (
+            {**COLUMNS, "grade": pa.array([None, 1 << 63], pa.uint64())},
+            "'grade' is uint64 and was fitted as whole numbers, and holds one of more than 63 bits in row 1",
+        ),
         ({**COLUMNS, "grade": ["1", "2"]}, "column 'grade' is string and was fitted as whole numbers"),
         ({**COLUMNS, "plan": [1, 2]}, "column 'plan' is int64 and was fitted as texts"),
         ({**COLUMNS, "age": ["30", "40"]}, "column 'age' is string and was fitted as numbers"),

@@ -11,6 +11,7 @@ import pytest
 from headway.tasks.core.run_progress import read_progress, read_steps
 from headway.training.launch.diagnosis.rank_event_stream import last_events
 from headway.training.observe.ledger import Ledger, read_events
+from headway.training.observe.step_summary import summarise_steps
 
 GOOD = {"event": "step", "unix_s": 1.0, "step": 7, "duration_s": 0.5, "loss": 2.0}
 NONE = {
@@ -38,6 +39,14 @@ NONE = {
             "a name that is none": {"event": ["step"]},
             "ranks that are none": {"ranks": [[]]},
             "a folder that is none": {"folder": {}},
+            "a model of no known size": {"event": "model"},
+            "a task without a name": {"event": "task"},
+            "a span that ends after all calendars": {"unix_s": 253402300799.0, "duration_s": 2.0},
+            "tokens below 0": {"tokens": -1},
+            "a norm that is a list": {"grad_norm": []},
+            "traffic without figures": {"traffic": {"all_reduce": None}},
+            "traffic in words": {"traffic": {"all_reduce": {"num_calls": "x", "sent_bytes": 0, "busy_s": 0.0}}},
+            "traffic of 400 digits": {"traffic": {"all_reduce": {"num_calls": 10**400, "sent_bytes": 0, "busy_s": 0}}},
         }.items()
     },
 }
@@ -60,3 +69,10 @@ def test_a_loss_that_is_not_finite_is_an_event(tmp_path: Path) -> None:
         ledger.take_over({**GOOD, "step": 8, "loss": float("inf")})
         ledger.take_over({**GOOD, "step": 9, "loss": "nan"})  # as a guard writes it
     assert [event["step"] for event in read_events(tmp_path / "spool.jsonl")] == [7, 8, 9]
+
+
+def test_a_step_that_says_nothing_but_its_number_is_one(tmp_path: Path) -> None:
+    spool = tmp_path / "attempts" / "001" / "ledger" / "rank-0.jsonl"
+    with contextlib.closing(Ledger(spool)) as ledger:
+        ledger.take_over({"event": "step", "unix_s": 1.0, "step": 7, "duration_s": None, "tokens": None})
+    assert read_progress(tmp_path).step == 7 and summarise_steps(read_events(spool)) is not None

@@ -76,7 +76,7 @@ class RunEvents:
         for path, gang in gangs.items():
             # Records of attempts carry their owner's flow run, and with it the place of that owner's ledger.
             for event in _news(self._records.setdefault(path, SpoolTail(path))):
-                if "scope" in event and event["event"] in OF_RECORDS:
+                if _is_name(event.get("scope")) and event["event"] in OF_RECORDS:
                     spool = self._ledgers / str(event["scope"]) / "flow.jsonl"
                     self._owners.setdefault(spool, _OwnerSpool(spool, is_jobs=False))
                     yield RunEvent(unix_s=event["unix_s"], gang=gang, attempt=event["attempt"], rank=None, event=event)
@@ -85,6 +85,11 @@ class RunEvents:
         for spool in DetachedFiles(self._run_dir).folder.glob("job-*.jsonl"):
             self._owners.setdefault(spool, _OwnerSpool(spool, is_jobs=True))
         return [owner.read(self._run_dir) for owner in self._owners.values()]
+
+
+def _is_name(scope: object) -> bool:
+    """Of a flow run's folder, and of none elsewhere: a record lies where others may write."""
+    return isinstance(scope, str) and "\0" not in scope and scope == Path(scope).name
 
 
 class _OwnerSpool:
