@@ -31,10 +31,11 @@ def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged
     project.edit("tiny.yaml", "max_steps: 120", "max_steps: 100")
     limits = "promotion: {budget: freeze, max_latency_ms: 60000, max_model_bytes: 100000000}"
     project.edit("tiny.yaml", "registry: {model: tiny}", f"{limits}\nregistry: {{model: tiny}}")
+    life = Life(project.root)
     for number in range(LEAST_EVENTS):
         begin_s = time.time() - 3600.0 - number
         broke = ("RanksLost", "infrastructure", "launch")
-        Life(project.root).flow(f"broke-{number}", begin_s, begin_s + 0.5, failed=broke, has_run=False)
+        life.flow(f"broke-{number}", begin_s, begin_s + 0.5, failed=broke, has_run=False)
     second, _ = retrain_here(project)
     assert second.version == "2" and not second.promoted and "error budget of retrains is spent" in second.reason
     card = Path(second.reports["card"].removeprefix("file://")).read_text()
