@@ -8,12 +8,12 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import fsspec
-
 from headway.data_contracts.sources.delimited import FOUND, CsvChoice, written_as
 from headway.data_contracts.sources.listing import list_local, list_remote
 from headway.data_contracts.sources.locations import LOCAL_SCHEMES, follows_links, resolve_base_uri
 from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.data_contracts.store.file_systems import file_system_of
+from headway.data_contracts.tables.source_errors import reading_remote
 from headway.data_contracts.tables.source_spec import Format, SourceSpec
 from headway.data_contracts.types.report_text import count
 
@@ -98,13 +98,12 @@ def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND) -> GuessedS
 def _split(data: str, base: Path) -> tuple[str, str]:
     """A folder and nothing, or the folder of a single file and its name."""
     if "://" in data and not data.startswith(LOCAL_SCHEMES):
-        try:
-            fs, path = fsspec.core.url_to_fs(data)
+        fs, path = file_system_of(data, data)
+        with reading_remote(data):
             is_file = fs.isfile(path)
-        except (ValueError, ImportError, OSError) as error:
-            raise ConfigError(f"no file system for this URI ({error}).", where=data) from error
         folder, _, name = data.rstrip("/").rpartition("/")
-        return (folder, name) if is_file and urlsplit(folder).scheme else (data, "")
+        # A web server's own address is a page, and no file of a folder `http:/`.
+        return (folder, name) if is_file and urlsplit(folder).netloc else (data, "")
     local = Path(data.removeprefix("file://").removeprefix("local://")).expanduser()
     return (str(local.parent), local.name) if (base / local).is_file() else (data, "")
 

@@ -13,7 +13,7 @@ from headway.data_contracts.sources.delimited import CsvChoice, csv_choice
 from headway.data_contracts.sources.inference import GuessedSource, guess_source
 from headway.data_contracts.sources.listing import list_local, list_remote
 from headway.data_contracts.sources.reading import resolve_base_uri
-from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.data_contracts.store.errors import ConfigError, DataError, EnvironmentProblem
 
 
 def make(folder: Path, *names: str) -> None:
@@ -108,6 +108,12 @@ def test_uris_of_folders_and_of_files_are_recognised(tmp_path: Path) -> None:
 def test_an_unknown_protocol_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nosuch"):
         guess_source("nosuch://bucket/data", base=tmp_path)
+
+
+@pytest.mark.parametrize("uri", ["ftp://127.0.0.1:1/a.csv", "http://127.0.0.1:1/a.csv", "http://127.0.0.1:1/"])
+def test_a_server_that_does_not_answer_is_said(tmp_path: Path, uri: str) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"127\.0\.0\.1:1.*its server does not answer"):
+        guess_source(uri, base=tmp_path)
 
 
 @pytest.mark.process  # for what it takes of the processor
