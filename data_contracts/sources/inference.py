@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -44,12 +45,13 @@ class GuessedSource(NamedTuple):
     """Others that the first lines of delimited text could be parted by."""
 
 
-def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND) -> GuessedSource:
+def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND, workspace: Path | None = None) -> GuessedSource:
     """The source that reads a folder, a file or a URI.
 
     Args:
         base: the folder relative paths start from.
         given: how delimited text is written. With a delimiter, files that are called like no table hold one.
+        workspace: where Headway keeps what it makes; nothing in it is data, today or after a retrain.
 
     Raises:
         DataError: nothing is there, or not in the encoding that is said.
@@ -59,10 +61,11 @@ def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND) -> GuessedS
     plain = SourceSpec(uri=uri)
     root = resolve_base_uri(plain, base=base)
     include = (glob.escape(only),) if only else ("**/*",)
+    hidden = (*HIDDEN, *_within(workspace, root))
     names = (
-        [file.path for file in list_remote(root, include, HIDDEN)]
+        [file.path for file in list_remote(root, include, hidden)]
         if "://" in root
-        else [name for name, _ in list_local(Path(root), include, HIDDEN, follow_links=follows_links(plain))]
+        else [name for name, _ in list_local(Path(root), include, hidden, follow_links=follows_links(plain))]
     )
     if not names:
         raise DataError("there is no file here.", where=data, advice="Give a folder, file or URI that holds data.")
@@ -82,7 +85,7 @@ def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND) -> GuessedS
         format=kind,
         uri=uri,
         include=include if only else tuple(f"**/*{suffix}" for suffix in wanted),
-        exclude=() if only else HIDDEN if kind == "text-files" else HIDDEN + MARKERS,
+        exclude=() if only else hidden if kind == "text-files" else hidden + MARKERS,
     )
     data_files = [name for name in names if _suffix(name) in wanted]
     only_file = data_files[0] if len(data_files) == 1 and "/" not in data_files[0] else ""
@@ -93,6 +96,12 @@ def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND) -> GuessedS
     found = written_as(place, given, is_tabs=_bare(wanted[0]) == ".tsv")
     spec = spec.model_copy(update={"csv": found.csv})
     return GuessedSource(spec, num_excluded, only_file, found.has_index, found.also)
+
+
+def _within(workspace: Path | None, root: str) -> Iterator[str]:
+    """What to leave out of a folder in which the workspace lies, or will."""
+    if workspace is not None and "://" not in root and root != str(workspace) and workspace.is_relative_to(root):
+        yield f"{glob.escape(workspace.relative_to(root).as_posix())}/**"
 
 
 def _split(data: str, base: Path) -> tuple[str, str]:

@@ -71,6 +71,16 @@ def test_what_writers_leave_beside_tables_is_left_out(tmp_path: Path) -> None:
     assert found.num_excluded >= 1
 
 
+def test_a_workspace_among_the_data_is_none_of_them_before_and_after_it_is_there(tmp_path: Path) -> None:
+    make(tmp_path, "a.parquet", "b/a.parquet")
+    for _ in range(2):
+        found = guess_source(".", base=tmp_path, workspace=tmp_path / "workspace")
+        assert "workspace/**" in found.spec.exclude and found.num_excluded == 0
+        assert wanted(found, tmp_path) == ["a.parquet", "b/a.parquet"]
+        make(tmp_path, "workspace/shards/a.parquet", "workspace/refs/1.json", "workspace/mlflow.db")
+    assert not any("workspace" in each for each in guess_source("b", base=tmp_path, workspace=tmp_path).spec.exclude)
+
+
 def test_texts_of_the_commonest_kind_are_read_and_the_others_counted(tmp_path: Path) -> None:
     make(tmp_path, "data/a.py", "data/pkg/__init__.py", "data/b.md")
     found = guess_source("data", base=tmp_path)
