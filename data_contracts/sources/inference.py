@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import glob
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from urllib.parse import urlsplit
-
-import fsspec
 
 from headway.data_contracts.sources.delimited import FOUND, CsvChoice, written_as
 from headway.data_contracts.sources.listing import list_local, list_remote
 from headway.data_contracts.sources.locations import LOCAL_SCHEMES, follows_links, resolve_base_uri
 from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.data_contracts.store.file_systems import file_system_of
+from headway.data_contracts.tables.source_errors import reading_remote
 from headway.data_contracts.tables.source_spec import Format, SourceSpec
 from headway.data_contracts.types.report_text import count
 
@@ -44,12 +45,13 @@ class GuessedSource(NamedTuple):
     """Others that the first lines of delimited text could be parted by."""
 
 
-def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND) -> GuessedSource:
+def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND, workspace: Path | None = None) -> GuessedSource:
     """The source that reads a folder, a file or a URI.
 
     Args:
         base: the folder relative paths start from.
         given: how delimited text is written. With a delimiter, files that are called like no table hold one.
+        workspace: where Headway keeps what it makes; nothing in it is data, today or after a retrain.
 
     Raises:
         DataError: nothing is there, or not in the encoding that is said.
@@ -59,10 +61,11 @@ def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND) -> GuessedS
     plain = SourceSpec(uri=uri)
     root = resolve_base_uri(plain, base=base)
     include = (glob.escape(only),) if only else ("**/*",)
+    hidden = (*HIDDEN, *_within(workspace, root))
     names = (
-        [file.path for file in list_remote(root, include, HIDDEN)]
+        [file.path for file in list_remote(root, include, hidden)]
         if "://" in root
-        else [name for name, _ in list_local(Path(root), include, HIDDEN, follow_links=follows_links(plain))]
+        else [name for name, _ in list_local(Path(root), include, hidden, follow_links=follows_links(plain))]
     )
     if not names:
         raise DataError("there is no file here.", where=data, advice="Give a folder, file or URI that holds data.")
@@ -82,7 +85,7 @@ def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND) -> GuessedS
         format=kind,
         uri=uri,
         include=include if only else tuple(f"**/*{suffix}" for suffix in wanted),
-        exclude=() if only else HIDDEN if kind == "text-files" else HIDDEN + MARKERS,
+        exclude=() if only else hidden if kind == "text-files" else hidden + MARKERS,
     )
     data_files = [name for name in names if _suffix(name) in wanted]
     only_file = data_files[0] if len(data_files) == 1 and "/" not in data_files[0] else ""
@@ -95,16 +98,21 @@ def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND) -> GuessedS
     return GuessedSource(spec, num_excluded, only_file, found.has_index, found.also)
 
 
+def _within(workspace: Path | None, root: str) -> Iterator[str]:
+    """What to leave out of a folder in which the workspace lies, or will."""
+    if workspace is not None and "://" not in root and root != str(workspace) and workspace.is_relative_to(root):
+        yield f"{glob.escape(workspace.relative_to(root).as_posix())}/**"
+
+
 def _split(data: str, base: Path) -> tuple[str, str]:
     """A folder and nothing, or the folder of a single file and its name."""
     if "://" in data and not data.startswith(LOCAL_SCHEMES):
-        try:
-            fs, path = fsspec.core.url_to_fs(data)
+        fs, path = file_system_of(data, data)
+        with reading_remote(data):
             is_file = fs.isfile(path)
-        except (ValueError, ImportError, OSError) as error:
-            raise ConfigError(f"no file system for this URI ({error}).", where=data) from error
         folder, _, name = data.rstrip("/").rpartition("/")
-        return (folder, name) if is_file and urlsplit(folder).scheme else (data, "")
+        # A web server's own address is a page, and no file of a folder `http:/`.
+        return (folder, name) if is_file and urlsplit(folder).netloc else (data, "")
     local = Path(data.removeprefix("file://").removeprefix("local://")).expanduser()
     return (str(local.parent), local.name) if (base / local).is_file() else (data, "")
 

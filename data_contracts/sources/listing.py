@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import fsspec
-
-from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.data_contracts.store.errors import DataError, EnvironmentProblem
+from headway.data_contracts.store.file_systems import file_system_of
 from headway.data_contracts.store.globs import folder_filter, path_filter
 from headway.data_contracts.tables.source_errors import reading_remote, unreadable
 
@@ -149,18 +148,16 @@ def list_remote(
 
     Raises:
         ConfigError: the URI's protocol is not known or its package is not installed.
+        EnvironmentProblem: its server does not answer.
         DataError: the listing was refused, or holds a link.
     """
-    try:
-        fs, path = fsspec.core.url_to_fs(root)
-    except (ValueError, ImportError) as error:
-        raise ConfigError(f"no file system for this URI ({error}).", where=f"source.uri {root!r}") from error
+    fs, path = file_system_of(root, f"source.uri {root!r}")
     # fsspec keeps listings in memory, and a second listing must find what changed since the first.
     fs.invalidate_cache()
     is_wanted = path_filter(include, exclude)
     prefix = path.rstrip("/") + "/"
     with reading_remote(root):
-        found = fs.find(path, detail=True)
+        found = fs.find(path, detail=True) or _none_found(fs, path, root)
         wanted = {name.removeprefix(prefix): info for name, info in found.items()}
         # Some listings leave out sizes, such as a web server's.
         whole = {
@@ -173,6 +170,20 @@ def list_remote(
         if not follow_links and (info.get("islink") or info.get("type") == "link"):
             raise _link_out(f"{root.rstrip('/')}/{name}")
     return [_remote_file(name, info) for name, info in sorted(whole.items())]
+
+
+def _none_found(fs: Any, path: str, root: str) -> dict[str, Any]:
+    """No files, where a server said so: the listing of a web server that is not there is empty as well."""
+    try:
+        fs.info(path)
+    except FileNotFoundError as error:
+        if isinstance(error.__cause__, OSError):
+            raise EnvironmentProblem(
+                f"its server does not answer ({type(error.__cause__).__name__}).",
+                where=root,
+                advice="Check the URI, and that it can be reached.",
+            ) from error
+    return {}
 
 
 def _remote_file(path: str, info: Mapping[str, Any]) -> RemoteFile:

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import fsspec
-
 from headway.data_contracts.sources.locations import is_remote
 from headway.data_contracts.store.digests import CHUNK_BYTES, read_stable, sha256_bytes, stat_identity
 from headway.data_contracts.store.documents import SourceFile
 from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.store.file_systems import file_system_of
 from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.tables.digest_cache import DigestCache, hash_stable, is_settled
 from headway.data_contracts.tables.file_cache import FileCache
@@ -163,7 +162,7 @@ def open_remote(uri: str) -> Iterator[Any]:
         DataError: it cannot be opened.
     """
     with reading_remote(uri):
-        fs, path = fsspec.core.url_to_fs(uri)
+        fs, path = file_system_of(uri, uri)
         source = fs.open(path, "rb")
     with source:
         yield source
@@ -171,6 +170,6 @@ def open_remote(uri: str) -> Iterator[Any]:
 
 def _read_remote(uri: str) -> bytes:
     with reading_remote(uri):
-        fs, path = fsspec.core.url_to_fs(uri)
+        fs, path = file_system_of(uri, uri)
         data: bytes = fs.cat_file(path)
     return data

@@ -27,19 +27,37 @@ def open_file_system(uri: str) -> tuple[Any, str]:
     """
     # First of all, before any library sees the URI, and may log it.
     refuse_credentials(uri)
-    try:
-        fs, root = fsspec.core.url_to_fs(uri, **_options(uri.partition("://")[0]))
-    except (ValueError, ImportError) as error:
-        raise ConfigError(
-            f"no such kind of place ({error}).", where=uri, advice="Give a folder, or a URI that fsspec knows."
-        ) from error
-    except OSError as error:  # some ask their server at once
-        raise EnvironmentProblem(
-            f"its server does not answer ({error}).", where=uri, advice="Check the URI, and that it can be reached."
-        ) from error
+    fs, root = file_system_of(uri, uri, **_options(uri.partition("://")[0]))
     # A library's own retries would multiply with ours, and hide from the deadline.
     if hasattr(fs, "retries"):
         fs.retries = 1  # the deadline is ours
+    return fs, root
+
+
+def file_system_of(uri: str, where: str, **options: Any) -> tuple[Any, str]:
+    """The fsspec file system behind a URI as its user has configured it, and the path in it.
+
+    Args:
+        where: what a message names.
+
+    Raises:
+        ConfigError: no such kind of place, or the package for it is not installed.
+        EnvironmentProblem: its server does not answer.
+    """
+    try:
+        fs, root = fsspec.core.url_to_fs(uri, **options)
+    except (ValueError, ImportError) as error:
+        raise ConfigError(
+            f"no file system for this URI ({error}).", where=where, advice="Give a folder, or a URI that fsspec knows."
+        ) from error
+    # Some ask their server at once (ftp, sftp, smb), and their clients share no base class.
+    except Exception as error:
+        reason = error.strerror if isinstance(error, OSError) else ""
+        raise EnvironmentProblem(
+            f"its server does not answer ({reason or type(error).__name__}).",
+            where=where,
+            advice="Check the URI, and that it can be reached.",
+        ) from error
     return fs, root
 
 

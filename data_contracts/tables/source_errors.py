@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from headway.data_contracts.store.errors import DataError, HeadwayError
+from headway.data_contracts.store.file_systems import CREDENTIALS
+from headway.data_contracts.store.store_errors import trouble_of
 
 MAX_NAMES = 10
 """Of columns in a message; the others are counted."""
@@ -60,9 +62,10 @@ def reading_remote(where: str) -> Iterator[None]:
     except Exception as error:
         status = getattr(error, "status", None)
         shown = f"{type(error).__name__} {status}" if isinstance(status, int) else type(error).__name__
-        raise DataError(
-            f"cannot be read ({shown}).", where=where, advice="Look at the store's state, and run again."
-        ) from error
+        advice = (
+            CREDENTIALS if trouble_of(error).meaning == "credentials" else "Look at the store's state, and run again."
+        )
+        raise DataError(f"cannot be read ({shown}).", where=where, advice=advice) from error
 
 
 @contextlib.contextmanager

@@ -41,6 +41,7 @@ from headway.flows.act.encoder_draft import (
 )
 from headway.flows.act.pipeline_draft import draft_pipeline, excluded_line, heldout_fraction, in_words
 from headway.flows.console.console import plain_console
+from headway.flows.console.environment import default_workspace
 from headway.tasks.registry.promotion import LEAK_ADVICE, LIKELY_LEAK_ADVICE
 
 MAX_COLUMNS = 4096
@@ -124,7 +125,10 @@ def write_draft(
     """
     if name:
         require_name(name, where=f"--name {name!r}")
-    found = guess_source(data, base=base, given=given)
+    workspace = default_workspace() if project is None else str(project / "workspace")
+    found = guess_source(
+        data, base=base, given=given, workspace=None if "://" in workspace else (base / workspace).resolve()
+    )
     name = name or slug(found.only_file or data)
     contract = base / (out or f"{name}.contract.yaml")
     pipeline = contract.with_name(f"{contract.name.removesuffix('.yaml').removesuffix('.contract')}.pipeline.yaml")
@@ -277,7 +281,9 @@ def _describe_source(data: str, snapshot: Snapshot) -> str:
 
 def _exists(path: Path) -> ConfigError:
     return ConfigError(
-        "exists already, and is not overwritten.", where=str(path), advice="Give another --out or --name."
+        "exists already, and is not overwritten.",
+        where=str(path),
+        advice="Remove contract and pipeline file to draft both anew, or give another --out or --name.",
     )
 
 
@@ -336,7 +342,11 @@ def _print_columns(drafted: ContractDraft, console: Console) -> None:
     label, num_rows = drafted.label, drafted.profile.num_rows
     if label is None:
         console.print(
-            Text("to predict   not known yet: say `--label COLUMN`, or `label:` in the pipeline", style="yellow")
+            Text(
+                "to predict   not known yet: remove the drafts and say `--label COLUMN`, or write `label:` into the "
+                "pipeline file",
+                style="yellow",
+            )
         )
     else:
         console.print(Text(one_line(f"to predict   {label.line()}")))

@@ -74,6 +74,7 @@ def explain(key: str, kind: FileKind = "pipeline") -> Explanation:
     found, nodes, is_required = schema, list(_plain(schema, schema)), False
     parts = [part for part in key.split(".") if part]
     for number, part in enumerate(parts):
+        has_places = any(node.get("type") == "array" for node in nodes)
         nodes = _within_lists(schema, nodes)
         # Alternatives, such as the kinds of a schedule, may share a key.
         having = [node for node in nodes if part in node.get("properties", {})]
@@ -83,7 +84,7 @@ def explain(key: str, kind: FileKind = "pipeline") -> Explanation:
         elif members := [each for node in nodes for each in _members(node)]:
             nodes = [each for member in members for each in _plain(schema, member)]
         # A place in a list changes nothing about what may stand there.
-        elif not part.isdecimal():
+        elif not (has_places and part.isdecimal()):
             raise _unknown(part, parts[:number], nodes, kind)
     return Explanation(
         **_help(schema, ".".join(parts) or f"the {kind} file", found, is_required),

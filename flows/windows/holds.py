@@ -15,6 +15,7 @@ from headway.flows.console.environment import project_folder
 from headway.tasks.core.identity import current_user
 from headway.tasks.ownership.pipeline_history import Hold, PipelineEvent, append, iso_utc, read, ref_of
 
+NOTHING_ON_RECORD = "Nothing of that name is on record in this workspace: check the name, and --workspace."
 NOT_STOPPED = "A running retrain is not stopped; `headway stop` does that."
 
 
@@ -48,9 +49,13 @@ def hold(workspace_uri: str, pipeline: str, *, why: str, name: str = "") -> str:
     """
     held = name_of(workspace_uri, pipeline, name)
     before = shown_hold(Workspace(workspace_uri), held)
+    # By its name alone a pipeline can be held before its first retrain, or by a slip of the pen.
+    is_unknown = bool(name) and not _is_known(Workspace(workspace_uri), name)
     _record(workspace_uri, held, "held", why)
     lifts = release_command(pipeline, workspace_uri, name=name)
     message = f"{held} is held: no retrain begins until `{lifts}`. {NOT_STOPPED}"
+    if is_unknown:
+        message = f"{message}\n{NOTHING_ON_RECORD}"
     if before is None or not before.since:
         return message
     return (

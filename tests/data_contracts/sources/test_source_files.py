@@ -10,9 +10,11 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from botocore.exceptions import NoCredentialsError
 
 from headway.data_contracts.sources.listing import list_local, list_remote
-from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.data_contracts.store.errors import ConfigError, DataError, EnvironmentProblem
+from headway.data_contracts.tables.source_errors import reading_remote
 
 
 def write(root: Path, *names: str) -> None:
@@ -159,3 +161,14 @@ def test_a_link_in_a_store_that_says_so_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_protocol_is_a_mistake_in_the_configuration() -> None:
     with pytest.raises(ConfigError, match="no file system for this URI"):
         list_remote("gopher2://host/data", ("**/*",), ())
+
+
+@pytest.mark.parametrize("uri", ["ftp://127.0.0.1:1/data", "http://127.0.0.1:1/data/", "http://127.0.0.1:1/a.csv"])
+def test_a_server_that_does_not_answer_is_no_empty_source(uri: str) -> None:
+    with pytest.raises(EnvironmentProblem, match="its server does not answer"):
+        list_remote(uri, ("**/*",), ())
+
+
+def test_a_store_that_wants_credentials_is_said_where_they_come_from() -> None:
+    with pytest.raises(DataError, match=r"NoCredentialsError.*AWS_PROFILE"), reading_remote("s3://bucket/data"):
+        raise NoCredentialsError

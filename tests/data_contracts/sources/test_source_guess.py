@@ -13,7 +13,7 @@ from headway.data_contracts.sources.delimited import CsvChoice, csv_choice
 from headway.data_contracts.sources.inference import GuessedSource, guess_source
 from headway.data_contracts.sources.listing import list_local, list_remote
 from headway.data_contracts.sources.reading import resolve_base_uri
-from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.data_contracts.store.errors import ConfigError, DataError, EnvironmentProblem
 
 
 def make(folder: Path, *names: str) -> None:
@@ -71,6 +71,16 @@ def test_what_writers_leave_beside_tables_is_left_out(tmp_path: Path) -> None:
     assert found.num_excluded >= 1
 
 
+def test_a_workspace_among_the_data_is_none_of_them_before_and_after_it_is_there(tmp_path: Path) -> None:
+    make(tmp_path, "a.parquet", "b/a.parquet")
+    for _ in range(2):
+        found = guess_source(".", base=tmp_path, workspace=tmp_path / "workspace")
+        assert "workspace/**" in found.spec.exclude and found.num_excluded == 0
+        assert wanted(found, tmp_path) == ["a.parquet", "b/a.parquet"]
+        make(tmp_path, "workspace/shards/a.parquet", "workspace/refs/1.json", "workspace/mlflow.db")
+    assert not any("workspace" in each for each in guess_source("b", base=tmp_path, workspace=tmp_path).spec.exclude)
+
+
 def test_texts_of_the_commonest_kind_are_read_and_the_others_counted(tmp_path: Path) -> None:
     make(tmp_path, "data/a.py", "data/pkg/__init__.py", "data/b.md")
     found = guess_source("data", base=tmp_path)
@@ -108,6 +118,12 @@ def test_uris_of_folders_and_of_files_are_recognised(tmp_path: Path) -> None:
 def test_an_unknown_protocol_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nosuch"):
         guess_source("nosuch://bucket/data", base=tmp_path)
+
+
+@pytest.mark.parametrize("uri", ["ftp://127.0.0.1:1/a.csv", "http://127.0.0.1:1/a.csv", "http://127.0.0.1:1/"])
+def test_a_server_that_does_not_answer_is_said(tmp_path: Path, uri: str) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"127\.0\.0\.1:1.*its server does not answer"):
+        guess_source(uri, base=tmp_path)
 
 
 @pytest.mark.process  # for what it takes of the processor

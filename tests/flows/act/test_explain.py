@@ -136,3 +136,9 @@ def test_a_key_of_another_kind_of_file_names_the_option_that_finds_it(key: str, 
         explain(key, kind)
     assert f"--in {option}" in str(raised.value)
     assert explain(key, cast(FileKind, option)).meaning
+
+
+@pytest.mark.parametrize("key", ["7", "training.0", "windows.open.0.0"])
+def test_a_number_is_a_place_in_a_list_alone(key: str) -> None:
+    with pytest.raises(ConfigError, match="has no key"):
+        explain(key)

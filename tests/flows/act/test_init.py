@@ -112,13 +112,21 @@ def test_data_behind_a_uri_are_drafted_and_checked(headway: Headway, tmp_path: P
     assert "600 rows in 2 files" in checked.out
 
 
+def test_a_draft_of_the_folder_that_holds_the_workspace_reads_none_of_it(headway: Headway, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "parts")
+    assert headway("hold", "--name", "orders", "--why", "a workspace").code == 0
+    drafted = headway("contract", "init", ".", "--name", "orders")
+    assert drafted.code == 0 and "600 rows" in drafted.out, drafted.err
+    assert "workspace/**" in load_pipeline(tmp_path / "orders.pipeline.yaml").source.exclude
+
+
 @pytest.mark.parametrize("existing", ["orders.contract.yaml", "orders.pipeline.yaml"])
 def test_nothing_is_overwritten(headway: Headway, tmp_path: Path, existing: str) -> None:
     write_parquet(tmp_path / "data")
     (tmp_path / existing).write_text("mine")
     answer = headway("contract", "init", "data", "--name", "orders")
     assert answer.code == 2
-    assert "exists already" in answer.err
+    assert "exists already" in answer.err and "Remove contract and pipeline file to draft both anew" in answer.err
     assert (tmp_path / existing).read_text() == "mine"
     assert {path.name for path in tmp_path.iterdir()} == {"data", existing}
 

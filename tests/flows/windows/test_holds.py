@@ -149,6 +149,16 @@ def test_a_pipeline_whose_file_is_gone_or_spoilt_is_held_and_let_go_by_its_name(
         assert headway("hold", *which, "--why", "so")[0] == 2
 
 
+def test_a_hold_by_a_name_that_nothing_is_known_of_says_so(request_of: RetrainRequest, headway) -> None:
+    note = "Nothing of that name is on record in this workspace"
+    workspace = Workspace.create(request_of.workspace)
+    append(workspace, "tiny", lambda before: before.model_copy(update={"event": "started", "run": "0" * 16}))
+    code, message = headway("hold", "--name", "tinny", "--why", "so")
+    assert code == 0 and note in message, "it may be the name of a pipeline that has never been retrained"
+    code, message = headway("hold", "--name", "tiny", "--why", "so")
+    assert code == 0 and note not in message
+
+
 def test_whoever_looks_ahead_is_told_that_the_pipeline_is_held(
     request_of: RetrainRequest, headway, tmp_path: Path
 ) -> None:
