@@ -22,8 +22,10 @@ from headway.tasks.core.trials_spec import TrialsSpec
 from headway.tasks.registry.promotion_spec import PromotionSpec
 from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.register import RegistrySpec
+from headway.training.config.encoder_specs import CustomEncoderSpec, TabularEncoderSpec
 from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import TrainingSpec
+from headway.training.evaluation.measures import metric_set_of
 from headway.training.frozen.mesh_check import require_trainable
 from headway.training.frozen.recipe_check import own_methods
 from headway.training.launch.base.gang import LaunchSpec
@@ -61,6 +63,20 @@ class PipelineSpec(Frozen):
         if found := credential_in_uri(source.uri):
             raise ValueError(f"its uri must not hold credentials, and this one holds {found}. {CREDENTIALS}")
         return source
+
+    @model_validator(mode="after")
+    def _its_floors_are_of_its_figures(self) -> Self:
+        encoder = self.shards.encoder
+        # What a user's own encoder makes is known once it is fitted; without a label there is nothing to evaluate.
+        if isinstance(encoder, CustomEncoderSpec) or (isinstance(encoder, TabularEncoderSpec) and not encoder.label):
+            return self
+        figures = [measure.name for measure in metric_set_of(encoder.model_dump(mode="json")).measures]
+        if foreign := sorted(set(self.promotion.floors) - set(figures)):
+            raise ValueError(
+                f"promotion.floors names {', '.join(foreign)}, which no report of this pipeline has: its figures are "
+                f"{', '.join(figures)}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _cuts_out_its_shadow(self) -> Self:

@@ -83,6 +83,16 @@ def test_a_shadow_that_no_report_would_have_is_refused(tmp_path, evaluation, nam
         load_pipeline(tmp_path / "tiny.yaml")
 
 
+def test_a_floor_of_a_figure_that_no_report_would_have_is_refused_with_those_it_has(tmp_path):
+    (tmp_path / "contract.yaml").write_text(CONTRACT)
+    pipeline = tmp_path / "tiny.yaml"
+    pipeline.write_text(PIPELINE.format(recipe="{}", uri="") + "promotion: {floors: {bits_per_byte: 2.5}}\n")
+    assert load_pipeline(pipeline).promotion.floors == {"bits_per_byte": 2.5}
+    pipeline.write_text(pipeline.read_text().replace("bits_per_byte", "rmse"))
+    with pytest.raises(ConfigError, match=r"floors names rmse.*its figures are bits_per_byte"):
+        load_pipeline(pipeline)
+
+
 TABLE = """\
 pipeline: churn
 source:
