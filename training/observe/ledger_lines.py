@@ -49,6 +49,8 @@ NEEDED: Mapping[str, frozenset[str]] = MappingProxyType(
     }
 )
 """What an event is read for by name."""
+SUMMARY, QUANTILES = "steps", frozenset({"grad_norm"})
+"""The event that sums many steps up, and what it has quantiles of where a step has a figure."""
 
 
 def parse_event(line: bytes) -> dict[str, Any] | None:
@@ -60,8 +62,11 @@ def parse_event(line: bytes) -> dict[str, Any] | None:
     if not isinstance(event, dict) or not isinstance(name := event.get("event"), str):
         return None
     needed = NEEDED.get(name, frozenset()) | {"unix_s"} | ({"duration_s"} if "outcome" in event else set())
+    quantiles = QUANTILES if name == SUMMARY else ()
     is_whole = all(event.get(field) is not None for field in needed)
-    if not is_whole or not all(_is_of_its_kind(field, value) for field, value in event.items()):
+    if not is_whole or not all(
+        _is_of_its_kind(field, value) or (field in quantiles and _is_mapping(value)) for field, value in event.items()
+    ):
         return None
     # What ends has a moment of its end, too.
     return event if event["unix_s"] + (event.get("duration_s") or 0.0) < LATEST_UNIX_S else None

@@ -11,6 +11,7 @@ import pytest
 from headway.tasks.core.run_progress import read_progress, read_steps
 from headway.training.launch.diagnosis.rank_event_stream import last_events
 from headway.training.observe.ledger import Ledger, read_events
+from headway.training.observe.ledger_lines import parse_event
 from headway.training.observe.step_summary import summarise_steps
 
 GOOD = {"event": "step", "unix_s": 1.0, "step": 7, "duration_s": 0.5, "loss": 2.0}
@@ -69,6 +70,12 @@ def test_a_loss_that_is_not_finite_is_an_event(tmp_path: Path) -> None:
         ledger.take_over({**GOOD, "step": 8, "loss": float("inf")})
         ledger.take_over({**GOOD, "step": 9, "loss": "nan"})  # as a guard writes it
     assert [event["step"] for event in read_events(tmp_path / "spool.jsonl")] == [7, 8, 9]
+
+
+def test_a_summary_of_steps_has_quantiles_where_a_step_has_a_figure() -> None:
+    quantiles = b'"grad_norm":{"p50":0.5,"p95":1.5,"p99":2.0}'
+    assert parse_event(b'{"event":"steps","unix_s":1.0,%s}' % quantiles) is not None
+    assert parse_event(b'{"event":"step","step":1,"unix_s":1.0,%s}' % quantiles) is None
 
 
 def test_a_step_that_says_nothing_but_its_number_is_one(tmp_path: Path) -> None:
