@@ -228,12 +228,11 @@ def _ask(told: dict[str, Any], streams: list[int]) -> int:
     return int(number)
 
 
-def start_starter(streams: list[int], *, is_hidden: bool = False) -> None:
+def start_starter(streams: list[int]) -> None:
     """In a process that has done nothing yet, so that its forks have neither threads nor anything of a test's.
 
     Args:
         streams: the test process's own, which nobody else may hold.
-        is_hidden: whether `/proc` shows no environment, so that nobody takes it for one that a command has started.
     """
     global _starter
     subprocess.Popen._execute_child = _fork_some  # type: ignore[attr-defined]
@@ -242,8 +241,8 @@ def start_starter(streams: list[int], *, is_hidden: bool = False) -> None:
         _starter.close()
         for stream in streams:
             os.close(stream)
-        if is_hidden:
-            _show([sys.executable, "-m", __name__], [])
+        # Neither arguments nor environment of this process: nobody shall take it for one that was started.
+        _show([sys.executable, "-m", __name__], [])
         end_with(partial(_serve, its_end))
     its_end.close()
 
@@ -324,7 +323,7 @@ def _begin(told: dict[str, Any], given: list[int], tells_number: int, adopted: i
         for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
             del sys.modules[name]
     if _is_one_of(COMMANDS, command):
-        start_starter([], is_hidden=True)
+        start_starter([])
         _forked = STARTED_BY_COMMANDS
     if "prefect.main" in sys.modules:
         _import_prefect_anew(is_prepared=not _is_one_of(PREFECTS, command))
