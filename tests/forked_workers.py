@@ -42,8 +42,6 @@ LATE = (
     "torch.distributed.tensor.parallel",
     "prefect.flow_engine",
     "prefect.server.api.server",
-    "prefect.workers.process",
-    "prefect.cli.worker",
     "uvicorn.protocols.http.auto",
     "uvicorn.protocols.websockets.auto",
 )

@@ -70,16 +70,14 @@ HELPERS = frozenset(
 Forks of them do what they do."""
 STARTED_BY_COMMANDS = HELPERS | {
     "headway.flows.prefect_api.server_process",
-    "mlflow",
     "prefect.engine",
     "prefect.flow_engine",
-    "uvicorn",
 }
 OURS = ("tests", "benchmarks", "docs")
 """Packages of the checkout that no program of Headway's has imported."""
 PREFECTS = ("prefect", "prefect.engine", "prefect.flow_engine")
 """Modules, and names of scripts, that import Prefect before anything of Headway's."""
-COMMANDS = ("headway", "mlflow", "tests.shared_prefect", *PREFECTS)
+COMMANDS = ("headway", "tests.shared_prefect", *PREFECTS)
 """What starts programs in its turn."""
 GIVEN = (
     *("args", "executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env", "startupinfo"),
