@@ -219,6 +219,7 @@ def test_the_folder_is_a_function_of_graph_and_lineage(exported: Path, saved: Pa
     assert str(exported).encode() not in b"".join(files.values())
 
 
+@pytest.mark.process  # for what it takes of the processor
 def test_the_same_model_exports_to_the_same_bytes(model: torch.nn.Module, exported: Path, tmp_path: Path) -> None:
     write_graph(model, torch.arange(16).reshape(2, 8), tmp_path)
     for path in exported.glob("*.*"):
