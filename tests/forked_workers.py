@@ -41,6 +41,9 @@ LATE = (
     "torch.distributed.pipelining",
     "torch.distributed.tensor.parallel",
     "prefect.flow_engine",
+    "prefect.server.api.server",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.websockets.auto",
 )
 """What tests and the programs they start import in the midst of their work: a dozen seconds of a core for each."""
 MANY_FILES = 50

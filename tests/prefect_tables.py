@@ -7,11 +7,11 @@ import fcntl
 import os
 import shutil
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 
 from tests.waiting import DEADLINE_S
+from tests.warm_programs import run_program
 
 DATABASE = "prefect.db"
 
@@ -33,6 +33,6 @@ def _make_tables(home: Path) -> None:
     home.mkdir(exist_ok=True)
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]
-    subprocess.run(command, env=ours | {"PREFECT_HOME": str(home)}, check=True, capture_output=True, timeout=DEADLINE_S)
+    run_program(command, env=ours | {"PREFECT_HOME": str(home)}, check=True, timeout=DEADLINE_S)
     with contextlib.closing(sqlite3.connect(home / DATABASE)) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # a log beside the file would not come along with a copy

@@ -20,6 +20,7 @@ from headway.flows.prefect_api.serve import prefect_server, running, wait_until_
 from headway.flows.prefect_api.server_password import new_password
 from tests.prefect_tables import new_prefect_home
 from tests.waiting import wait_until
+from tests.warm_programs import Program
 
 UNASKED_SERVICES = (
     *("SCHEDULER", "LATE_RUNS", "PAUSE_EXPIRATIONS", "CANCELLATION_CLEANUP", "FOREMAN", "REPOSSESSOR", "DB_VACUUM"),
@@ -48,7 +49,7 @@ def api() -> Api:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not url.is_file():
             with log.open("wb") as stream:
-                keeper = subprocess.Popen(
+                keeper = Program(
                     [sys.executable, "-m", "tests.shared_prefect", os.environ["HEADWAY_TESTS_FIRST"]],
                     cwd=Path(__file__).resolve().parents[1],
                     stdin=subprocess.DEVNULL,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from headway.training.launch.base.process_tree import processes_with
 from tests import warm_programs
 from tests.waiting import DEADLINE_S, wait_until
 from tests.warm_programs import Program, run_program
@@ -85,6 +88,81 @@ def test_it_reads_and_answers_while_it_runs_and_hears_signals() -> None:
         program.send_signal(signal.SIGTERM)
         assert program.wait(DEADLINE_S) == -signal.SIGTERM
     wait_until(lambda: not Path(f"/proc/{program.pid}").exists(), what="its end")
+
+
+def test_it_is_handed_open_files_by_their_numbers_and_a_mask(tmp_path: Path) -> None:
+    ends = os.pipe(), os.pipe()
+    os.write(ends[0][1], b"one")
+    os.write(ends[1][1], b"two")
+    numbers = [reading for reading, _ in ends]
+    code = "import os, sys\nfor each in sys.argv[1:]: print(os.read(int(each), 9))\nopen('made', 'w').close()"
+    command = [sys.executable, "-c", code, *numbers]
+    done = run_program(command, cwd=tmp_path, pass_fds=numbers, umask=0o077, timeout=DEADLINE_S)
+    assert done.stdout.split() == ["b'one'", "b'two'"], done.stderr
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o600
+    for each in (*ends[0], *ends[1]):
+        os.close(each)
+
+
+def test_what_it_writes_in_the_place_of_a_variable_others_read_there() -> None:
+    code = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.getenv.restype = ctypes.c_void_p
+ctypes.memmove(libc.getenv(b"WORD"), b"new", 3)
+os.environ["ANOTHER"] = "more"
+print(open("/proc/self/environ").read().split("\\0")[:-1], os.environ["WORD"], flush=True)
+os.execlp("sh", "sh", "-c", "echo $WORD $ANOTHER")
+"""
+    environment = {"WORD": "old", "PATH": os.environ["PATH"]}
+    done = run_program([sys.executable, "-c", code], env=environment, timeout=DEADLINE_S)
+    assert done.stdout == f"{['WORD=new', 'PATH=' + environment['PATH']]} old\nnew more\n", done.stderr
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[object]:
+    """One that is called as Headway's is, and starts what is called as the process that forks guards."""
+    started = tmp_path / "headway/training/launch/node/fork_server.py"
+    started.parent.mkdir(parents=True)
+    started.write_text("import os, sys\nprint(os.getppid(), 'pytest' in sys.modules, flush=True)\nsys.stdin.read()\n")
+    script = tmp_path / "bin" / "headway"
+    script.parent.mkdir()
+    script.write_text(
+        f"import subprocess, sys\nsys.exit(subprocess.run([sys.executable, {str(started)!r}]).returncode)\n"
+    )
+    return [sys.executable, script]
+
+
+def test_what_a_command_starts_is_a_fork_too_and_a_child_of_the_command(command: list[object]) -> None:
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    environment = {**os.environ, "WHOSE": f"a command {os.getpid()}"}
+    with Program(command, env=environment, **streams) as program:  # type: ignore[arg-type]
+        assert program.stdin is not None and program.stdout is not None
+        is_fork = warm_programs._starter is not None
+        assert program.stdout.readline() == f"{program.pid} {is_fork}\n"
+        assert len(processes_with("WHOSE", environment["WHOSE"])) == 2, "who forks is not taken for what it started"
+        forks = [child for child in psutil.Process(program.pid).children() if __package__ in " ".join(child.cmdline())]
+        assert len(forks) == int(is_fork)
+        program.stdin.close()
+        assert program.wait(DEADLINE_S) == 0
+    psutil.wait_procs(forks, DEADLINE_S)
+    assert not any(each.is_running() for each in forks), "it ends with the command"
+
+
+def test_who_forks_for_a_command_outlives_a_signal_to_its_group_that_the_command_bears(command: list[object]) -> None:
+    script = Path(str(command[1]))
+    hears = "import signal, sys\nfor number in (2, 15, 1): signal.signal(number, lambda *_: None)\n"
+    script.write_text(f"{hears}print('hears', flush=True)\nsys.stdin.readline()\n{script.read_text()}")
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with Program(command, process_group=0, **streams) as program:  # type: ignore[arg-type]
+        assert program.stdin is not None and program.stdout is not None
+        assert program.stdout.readline() == "hears\n"
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.killpg(program.pid, number)
+        program.stdin.write("\n")
+        program.stdin.close()
+        assert program.stdout.read() == f"{program.pid} {warm_programs._starter is not None}\n"
+        assert program.wait(DEADLINE_S) == 0
 
 
 def test_helpers_are_forks_only_where_tests_say_so() -> None:

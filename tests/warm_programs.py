@@ -5,6 +5,10 @@ every test process stands a fork of the one that has imported them (`tests/forke
 whenever it is asked. A program is a process of its own as before: a child of the test process, which waits for it and
 is told how it ended. It has the folder, environment, session and streams that it was given.
 
+A command, such as `headway retrain` or a Prefect worker, starts programs in its turn: servers, the process that forks
+guards, helpers. It gets a process of its own that forks them, and so do the commands among them. This one is a child of
+the command and ends with it.
+
 What differs from a fresh one are the modules, which are there already. Where a test asks about these, it starts its
 program by `subprocess`. Where there is nobody to fork it, as in a single test process, `Program` starts a fresh one.
 """
@@ -15,8 +19,11 @@ import array
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import gc
+import itertools
 import json
+import logging
 import os
 import random
 import runpy
@@ -28,7 +35,7 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -39,17 +46,39 @@ from tests.program_ends import end_with, run_module
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 STREAMS = 3
+MAX_PASSED = 4
+"""Open files that a program is handed besides."""
+ASIDE = 200
+"""Beyond all numbers of open files."""
+FLAGS = frozenset({"-P", "-u"})
+PASSED_BY = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+"""Signals to a command's whole process group, in which its process that forks stays: it ends with the command."""
 LENGTH = struct.Struct("!I")
 HELPERS = frozenset(
     {
         "headway",
         "headway.data_contracts.tables.text_table_process",
+        "headway.tasks.prove.registered_copy",
         "headway.training.data.encode.host",
         "headway.training.programs.first_step",
         "headway.training.programs.rehearsal",
+        "headway/training/launch/node/fork_server.py",
     }
 )
-"""Modules that Headway starts as processes with nothing but their streams between: forks of them do what they do."""
+"""Modules that Headway starts as processes with nothing but their streams between, and the ends of scripts' paths.
+
+Forks of them do what they do."""
+STARTED_BY_COMMANDS = HELPERS | {
+    "headway.flows.prefect_api.server_process",
+    "prefect.engine",
+    "prefect.flow_engine",
+}
+OURS = ("tests", "benchmarks", "docs")
+"""Packages of the checkout that no program of Headway's has imported."""
+PREFECTS = ("prefect", "prefect.engine", "prefect.flow_engine")
+"""Modules, and names of scripts, that import Prefect before anything of Headway's."""
+COMMANDS = ("headway", "tests.shared_prefect", *PREFECTS)
+"""What starts programs in its turn."""
 GIVEN = (
     *("args", "executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env", "startupinfo"),
     *("creationflags", "shell", "p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"),
@@ -77,10 +106,13 @@ class _Map(ctypes.Structure):
 
 _shown: list[object] = []
 """Memory that `/proc` reads; to be kept."""
+_environment_at = 0
+"""Where in it the environment begins."""
 _starter: socket.socket | None = None
 """The way to the process that forks this one's programs."""
 _asking = threading.Lock()
-_are_forks = False
+_forked: frozenset[str] = frozenset()
+"""What of Headway's this process starts as forks."""
 _start_fresh = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
 
@@ -99,41 +131,62 @@ class Program(subprocess.Popen[str]):
 
 def _fork(process: Any, asked: dict[str, Any]) -> None:
     """In place of `subprocess.Popen._execute_child`."""
-    assert not asked["pass_fds"] and not asked["shell"], "a fork does not know of it"
-    assert asked["preexec_fn"] in (None, die_with_parent), "it would run in another process"
+    assert _can_be_fork(asked), "a fork does not know of it, or it would run in another process"
     sys.audit("subprocess.Popen", sys.executable, asked["args"], asked["cwd"], asked["env"])
     environment = os.environ if asked["env"] is None else asked["env"]
     told = {
-        "arguments": asked["args"][1:],
+        "arguments": [os.fsdecode(each) for each in asked["args"][1:]],
         "folder": str(asked["cwd"] or Path.cwd()),
         "environment": {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
         "has_session": asked["start_new_session"],
         "process_group": asked["process_group"],
         "dies_with_parent": asked["preexec_fn"] is not None,
+        "umask": asked["umask"],
+        "passed": [*asked["pass_fds"]],
     }
     streams = [asked["p2cread"], asked["c2pwrite"], asked["errwrite"]]
-    process.pid = _ask(told, [number if each == -1 else each for number, each in enumerate(streams)])
+    streams = [number if each == -1 else each for number, each in enumerate(streams)]
+    process.pid = _ask(told, [*streams, *asked["pass_fds"]])
     process._child_created = True
     process._close_pipe_fds(*(asked[name] for name in GIVEN[10:16]))
 
 
-def _fork_helpers(process: Any, *given: Any) -> None:
-    words = [*given[0]] if isinstance(given[0], list | tuple) else []
-    if _are_forks and words[:3] == [sys.executable, "-P", "-m"] and words[3] in HELPERS:
-        _fork(process, dict(zip(GIVEN, given, strict=True)))
+def _can_be_fork(asked: dict[str, Any]) -> bool:
+    return (
+        not asked["shell"]
+        and len(asked["pass_fds"]) <= MAX_PASSED
+        and asked["preexec_fn"] in (None, die_with_parent)
+        and (asked["gid"], asked["gids"], asked["uid"]) == (None, None, None)
+    )
+
+
+def _fork_some(process: Any, *given: Any) -> None:
+    """In place of `subprocess.Popen._execute_child`, everywhere: what is no program to be forked starts as ever."""
+    asked = dict(zip(GIVEN, given, strict=True))
+    words = [os.fsdecode(each) for each in given[0]] if isinstance(given[0], list | tuple) else []
+    if _forked and _starter is not None and _is_one_of(_forked, words) and _can_be_fork(asked):
+        _fork(process, asked)
     else:
         _start_fresh(process, *given)
+
+
+def _is_one_of(names: Collection[str], words: Sequence[str]) -> bool:
+    """Whether it is Python that runs one of these modules, or a script whose path ends with one of these names."""
+    if words[:1] != [sys.executable]:
+        return False
+    what, *rest = (*itertools.dropwhile(FLAGS.__contains__, words[1:]), "", "")
+    return rest[0] in names if what == "-m" else any(f"/{what}".endswith(f"/{name}") for name in names)
 
 
 @contextlib.contextmanager
 def forked_helpers() -> Iterator[None]:
     """Meanwhile Headway's own helpers are forks, too: for tests of those who ask them, and not of how they start."""
-    global _are_forks
-    before, _are_forks = _are_forks, _starter is not None
+    global _forked
+    before, _forked = _forked, _forked | HELPERS
     try:
         yield
     finally:
-        _are_forks = before
+        _forked = before
 
 
 def run_program(
@@ -174,24 +227,28 @@ def _ask(told: dict[str, Any], streams: list[int]) -> int:
 
 
 def start_starter(streams: list[int]) -> None:
-    """In a test process that has done nothing yet, so that its forks have neither threads nor anything of a test's.
+    """In a process that has done nothing yet, so that its forks have neither threads nor anything of a test's.
 
     Args:
         streams: the test process's own, which nobody else may hold.
     """
     global _starter
-    subprocess.Popen._execute_child = _fork_helpers  # type: ignore[attr-defined]
+    subprocess.Popen._execute_child = _fork_some  # type: ignore[attr-defined]
     _starter, its_end = socket.socketpair()
     if os.fork() == 0:
         _starter.close()
         for stream in streams:
             os.close(stream)
+        # Neither arguments nor environment of this process: nobody shall take it for one that was started.
+        _show([sys.executable, "-m", __name__], [])
         end_with(partial(_serve, its_end))
     its_end.close()
 
 
 def _serve(channel: socket.socket) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()  # whose forks may hold its end of the channel
+    for number in PASSED_BY:
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     nowhere = os.open(os.devnull, os.O_RDWR)
     # Pipes whose ends others wait for. Each number stays taken: what owns it may close it at any time.
@@ -202,7 +259,7 @@ def _serve(channel: socket.socket) -> None:
                 os.dup2(nowhere, number, inheritable=number < STREAMS)
     os.close(nowhere)
     while True:
-        length, streams, _, _ = socket.recv_fds(channel, LENGTH.size, STREAMS)
+        length, given, _, _ = socket.recv_fds(channel, LENGTH.size, STREAMS + MAX_PASSED)
         if not length:
             sys.exit()
         message = channel.recv(LENGTH.unpack(length)[0], socket.MSG_WAITALL)
@@ -214,16 +271,18 @@ def _serve(channel: socket.socket) -> None:
             if os.fork() == 0:
                 channel.close()
                 os.close(told_number)
-                end_with(partial(_begin, json.loads(message), streams, tells_number, adopted))
+                end_with(partial(_begin, json.loads(message), given, tells_number, adopted))
             os._exit(0)
         os.waitpid(parent, 0)
         os.close(tells_number)
         channel.sendall(os.read(told_number, LENGTH.size) or LENGTH.pack(0))
-        for each in (*streams, told_number, adopted, adoption):
+        for each in (*given, told_number, adopted, adoption):
             os.close(each)
 
 
-def _begin(told: dict[str, Any], streams: list[int], tells_number: int, adopted: int) -> None:
+def _begin(told: dict[str, Any], given: list[int], tells_number: int, adopted: int) -> None:
+    global _forked, _starter
+    _starter = None  # its parent's
     if told["has_session"]:
         os.setsid()
     elif told["process_group"] not in (-1, None):
@@ -237,32 +296,49 @@ def _begin(told: dict[str, Any], streams: list[int], tells_number: int, adopted:
     os.close(adopted)
     if told["dies_with_parent"]:
         die_with_parent()
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
+    if told["umask"] != -1:
+        os.umask(told["umask"])
+    # Out of the way first: what one is given as may be the number that another is wanted as.
+    aside = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, ASIDE) for each in given]
+    for each in given:
+        os.close(each)
+    for wanted, each in zip([*range(STREAMS), *told["passed"]], aside, strict=True):
+        os.dup2(each, wanted)
+        os.close(each)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in PASSED_BY - {signal.SIGINT}:
+        signal.signal(number, signal.SIG_DFL)
     if not is_shown:
         os.execve(sys.executable, command, environment)
     sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
     sys.stdout = sys.__stdout__ = _writer(1)
     sys.stderr = sys.__stderr__ = _writer(2)
-    os.environ.clear()
-    os.environ.update(environment)
+    _live_in(environment)
     tempfile.tempdir = None  # of another environment
     random.seed()
     gc.enable()
-    if context := sys.modules.get("prefect.context"):  # which has the settings of when it was imported
-        prepare()
-        context.refresh_global_settings_context()
+    if _is_one_of(STARTED_BY_COMMANDS | {*COMMANDS}, command):
+        for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
+            del sys.modules[name]
+    if _is_one_of(COMMANDS, command):
+        start_starter([])
+        _forked = STARTED_BY_COMMANDS
+    if "prefect.main" in sys.modules:
+        _import_prefect_anew(is_prepared=not _is_one_of(PREFECTS, command))
+        _live_in(environment)  # a program of Headway's prepares its own, and others have no part in it
     try:
         _run_as_python_would(told["arguments"])
     finally:
         threading._shutdown()  # type: ignore[attr-defined]
+        if command := sys.modules.get("headway.__main__"):
+            # Of a fresh one it comes last. Here it would come before what modules do that were imported earlier.
+            atexit.unregister(command.leave)
         atexit._run_exitfuncs()
 
 
 def _show(arguments: list[str], environment: list[str]) -> bool:
     """Have `/proc` show them, for whoever looks for processes there; false where the kernel does not let us."""
+    global _environment_at
     libc = ctypes.CDLL(None)
     libc.sbrk.restype = ctypes.c_void_p
     stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
@@ -273,8 +349,36 @@ def _show(arguments: list[str], environment: list[str]) -> bool:
         _shown.append(buffer := ctypes.create_string_buffer(text, len(text)))
         setattr(map_, f"{name}_start", ctypes.addressof(buffer))
         setattr(map_, f"{name}_end", ctypes.addressof(buffer) + len(text))
+    _environment_at = map_.env_start
     size = ctypes.c_ulong(ctypes.sizeof(map_))
     return bool(libc.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.byref(map_), size, 0) == 0)
+
+
+def _live_in(environment: dict[str, str]) -> None:
+    """Where `/proc` shows it, as in a fresh process: whoever writes there writes what others read."""
+    os.environ.clear()
+    places, place = [], _environment_at
+    for name, value in environment.items():
+        places.append(place)
+        place += len(os.fsencode(f"{name}={value}")) + 1
+    _shown.append(pointers := (ctypes.c_void_p * (len(places) + 1))(*places, None))
+    ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ").value = ctypes.addressof(pointers)
+    os.environ._data.update(  # type: ignore[attr-defined]
+        {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+    )
+
+
+def _import_prefect_anew(is_prepared: bool) -> None:
+    """What its import takes from the environment: settings, and with them who logs what."""
+    from prefect.context import refresh_global_settings_context
+    from prefect.logging import configuration
+
+    if is_prepared:
+        prepare()
+    refresh_global_settings_context()
+    configuration.PROCESS_LOGGING_CONFIG.clear()
+    logging.getLogger().handlers.clear()
+    configuration.setup_logging()
 
 
 def _writer(number: int) -> IO[str]:
@@ -284,7 +388,7 @@ def _writer(number: int) -> IO[str]:
 def _run_as_python_would(arguments: list[str]) -> None:
     flags = arguments[: arguments.index(_what(arguments))]
     what, *rest = arguments[len(flags) :]
-    assert set(flags) <= {"-P", "-u"}, flags
+    assert FLAGS.issuperset(flags), flags
     own = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     here = "" if what == "-c" else str(Path.cwd()) if what == "-m" else str(Path(what).resolve().parent)
     is_safe = "-P" in flags or os.environ.get("PYTHONSAFEPATH")

@@ -24,6 +24,14 @@ from tests.e2e.project import Project
 from tests.prefect_tables import new_prefect_home
 from tests.training.forked_gangs import forked_gangs
 from tests.waiting import wait_until
+from tests.warm_programs import forked_helpers
+
+
+@pytest.fixture(autouse=True)
+def helpers_are_forks() -> Iterator[None]:
+    """Of what these tests do in their own process; the commands they start fork more than helpers."""
+    with forked_helpers():
+        yield
 
 
 @pytest.fixture(scope="session")

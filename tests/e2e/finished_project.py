@@ -41,7 +41,7 @@ def finished_project(folder: Path, prefect_home: Path) -> Finished:
     with told.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not told.is_file():
-            first = Project.create(root, prefect_home).retrain()
+            first = Project.create(root, prefect_home).retrain(is_fresh=True)
             shutil.copytree(root, kept, symlinks=True)
             told.write_text(json.dumps([str(root), first.returncode, first.stdout, first.stderr]))
     place, code, out, err = json.loads(told.read_text())

@@ -19,6 +19,7 @@ from headway.training.launch.base.process_tree import processes_with, sweep
 from headway.training.launch.base.protocol import TOKEN
 from headway.training.observe.ledger import Event, read_events
 from tests.declared_events import require_declared
+from tests.warm_programs import Program
 
 DEADLINE_S = 900.0
 PROJECT = "TEST_PROJECT"
@@ -117,30 +118,35 @@ class Project:
         ours = {n: v for n, v in os.environ.items() if not n.startswith(("PREFECT_", "MLFLOW_", "HEADWAY_"))}
         return {**ours, "PREFECT_HOME": str(self.prefect_home), PROJECT: str(self.root), **self.settings}
 
-    def start(self, *arguments: str, wrapper: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-        """The real command, in a process group of its own as a shell would start it."""
+    def start(self, *arguments: str, wrapper: tuple[str, ...] = (), is_fresh: bool = False) -> subprocess.Popen[str]:
+        """The real command, in a process group of its own as a shell would start it.
+
+        Without a wrapper, and unless `is_fresh`, it and what it starts of Headway's are forks that import nothing.
+        """
         command = [*wrapper, str(Path(sys.executable).with_name("headway")), *arguments]
-        self.started.append(
-            subprocess.Popen(
-                command,
-                cwd=self.root,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                process_group=0,
-            )
-        )
+        options: dict[str, Any] = {
+            "cwd": self.root,
+            "env": self.environment,
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "process_group": 0,
+        }
+        if wrapper or is_fresh:
+            self.started.append(subprocess.Popen(command, text=True, **options))
+        else:
+            self.started.append(Program([sys.executable, *command], **options))
         return self.started[-1]
 
-    def headway(self, *arguments: str, wrapper: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        process = self.start(*arguments, wrapper=wrapper)
+    def headway(
+        self, *arguments: str, wrapper: tuple[str, ...] = (), is_fresh: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments, wrapper=wrapper, is_fresh=is_fresh)
         out, err = process.communicate(timeout=DEADLINE_S)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def retrain(self, *options: str) -> subprocess.CompletedProcess[str]:
-        return self.headway("retrain", "tiny.yaml", *options)
+    def retrain(self, *options: str, is_fresh: bool = False) -> subprocess.CompletedProcess[str]:
+        return self.headway("retrain", "tiny.yaml", *options, is_fresh=is_fresh)
 
     def edit(self, file: str, old: str, new: str) -> None:
         text = (self.root / file).read_text()

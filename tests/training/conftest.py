@@ -34,9 +34,11 @@ from headway.training.config.training_spec import RecipeSpec, ScheduleSpec, Trai
 from headway.training.data.shards.sharding import fit, write_shards
 from headway.training.data.shards.splits import NO_ROWS, SourceRows
 from headway.training.launch.base.ports import free_port
+from headway.training.launch.node.forked_guards import forking
 from headway.training.observe.ledger import Event, read_events
 from tests.training.nursery import FOR_SLICES, ForkedRank, session_nursery
 from tests.waiting import DEADLINE_S, wait_until
+from tests.warm_programs import forked_helpers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -83,10 +85,19 @@ def rank_environment(rank: int, world_size: int, port: int, attempt_dir: Path) -
 
 
 def start_fresh(
-    module: str, arguments: Sequence[str], folder: Path, log: Path, environment: dict[str, str]
-) -> subprocess.Popen[bytes]:
+    module: str,
+    arguments: Sequence[str],
+    folder: Path,
+    log: Path,
+    environment: dict[str, str],
+    start: Callable[..., subprocess.Popen[Any]] = subprocess.Popen,
+) -> subprocess.Popen[Any]:
+    """
+    Args:
+        start: how; as `Program` it has the imports that it needs.
+    """
     with log.open("wb") as stream:
-        return subprocess.Popen(
+        return start(
             [sys.executable, "-m", module, *arguments],
             env=environment,
             cwd=folder,
@@ -94,6 +105,20 @@ def start_fresh(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+@pytest.fixture
+def helpers_are_forks() -> Iterator[None]:
+    """Without their imports: for tests that do not ask how Headway's helpers start."""
+    with forked_helpers():
+        yield
+
+
+@pytest.fixture
+def forked_agents(helpers_are_forks: None) -> Iterator[None]:
+    """Guards and agents are forks of Headway's own fork server, as those of a retrain are, and it is one of ours."""
+    with forking():
+        yield
 
 
 @dataclass

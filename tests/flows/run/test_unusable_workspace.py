@@ -6,13 +6,15 @@ somebody else no interpreter could be started where root's Python lies.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import ctypes
+import itertools
 import os
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -105,6 +107,8 @@ def warm() -> None:
     from headway.tasks.registry import mlflow_store
 
     mlflow_store.load()
+    for name in ("utf-8-sig", "utf-16", "utf-32", "latin-1", "cp1252", "cp1250", "cp1251", "shift_jis", "gb18030"):
+        codecs.lookup(name)
 
 
 @pytest.fixture
@@ -215,8 +219,18 @@ REFUSED = {
 }
 
 
-LOOKED = [(command, how) for command in LOOKS for how in (*REFUSED, "missing", "an empty mount point")]
-MADE = [(command, how) for command in MAKES for how in REFUSED]
+def some_pairs(commands: Iterable[str], hows: Iterable[str]) -> Iterator[object]:
+    """Every command with some of the ways, and every way with some of the commands; the others are for `make soak`.
+
+    One place tells of the ways, and each command asks it.
+    """
+    for (number, command), (other, how) in itertools.product(enumerate(commands), enumerate(hows)):
+        marks = () if (number + other) % 3 == 0 else (pytest.mark.soak,)
+        yield pytest.param(command, how, marks=marks)
+
+
+LOOKED = some_pairs(LOOKS, (*REFUSED, "missing", "an empty mount point"))
+MADE = some_pairs(MAKES, REFUSED)
 
 
 @pytest.mark.parametrize(("command", "how"), [*LOOKED, *MADE])

@@ -131,14 +131,17 @@ def test_no_file_and_no_member_of_an_archive_is_a_pickle(saved: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(("flavor", "may_unpickle"), [("pyfunc", False), ("pytorch", True)])
-def test_plain_mlflow_serves_the_same_logits_in_a_fresh_process(
+def test_plain_mlflow_serves_the_same_logits_in_a_fresh_process_and_leaves_the_models_folder_as_it_was(
     model: torch.nn.Module, saved: Path, tmp_path: Path, flavor: str, may_unpickle: bool
 ) -> None:
+    """What Python compiles there would be run in place of the proved source ever after."""
+    before = {path: path.is_file() and path.read_bytes() for path in saved.rglob("*")}
     done = serve(flavor, saved, tmp_path / "logits.npy", may_unpickle=may_unpickle)
     assert done.returncode == 0, done.stderr
     with torch.inference_mode():
         expected = model(torch.arange(24).reshape(3, 8)).numpy()
     np.testing.assert_array_equal(np.load(tmp_path / "logits.npy"), expected)
+    assert before == {path: path.is_file() and path.read_bytes() for path in saved.rglob("*")}
 
 
 @pytest.mark.parametrize("attack", ["expression", "example_inputs"])
@@ -157,14 +160,6 @@ def test_mlflow_serves_no_altered_graph_and_none_that_could_run_code(saved: Path
     with pytest.raises(ValueError, match=r"could run code|it has|an expression|unpickles"):
         mlflow.pyfunc.load_model(str(folder))
     assert not marker.exists()
-
-
-@pytest.mark.process
-def test_serving_leaves_the_folder_of_the_model_as_it_was(saved: Path, tmp_path: Path) -> None:
-    """What Python compiles would be run in place of the proved source ever after."""
-    before = {path: path.is_file() and path.read_bytes() for path in saved.rglob("*")}
-    assert serve("pyfunc", saved, tmp_path / "logits.npy", may_unpickle=False).returncode == 0
-    assert before == {path: path.is_file() and path.read_bytes() for path in saved.rglob("*")}
 
 
 @pytest.mark.parametrize("attack", ["expression", "example_inputs"])
@@ -224,6 +219,7 @@ def test_the_folder_is_a_function_of_graph_and_lineage(exported: Path, saved: Pa
     assert str(exported).encode() not in b"".join(files.values())
 
 
+@pytest.mark.process  # for what it takes of the processor
 def test_the_same_model_exports_to_the_same_bytes(model: torch.nn.Module, exported: Path, tmp_path: Path) -> None:
     write_graph(model, torch.arange(16).reshape(2, 8), tmp_path)
     for path in exported.glob("*.*"):

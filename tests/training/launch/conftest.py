@@ -74,7 +74,7 @@ def toy_agents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def real_agents(toy_agents: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def real_agents(toy_agents: None, forked_agents: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """torchrun after all, in a file of toy agents."""
     monkeypatch.setattr(owned, "agent_argv", agent_argv)
 

@@ -14,9 +14,7 @@ from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.process
 
-IMPORTED_FIRST = (
-    "from headway.data_contracts.store.places import keep_compiled_code_private as keep; keep(); import torch; "
-)
+IMPORTED_FIRST = "from headway.data_contracts.store.places import keep_compiled_code_private as keep; keep(); "
 
 
 def run(code: str, temporary: Path, **environment: str) -> str:
@@ -37,14 +35,18 @@ def test_a_folder_that_another_user_made_where_torch_looks_gets_no_compiled_code
     theirs = tmp_path / f"torchinductor_{getpass.getuser()}"
     theirs.mkdir()
     theirs.chmod(0o777)
-    run("torch.compile(torch.nn.ReLU())(torch.ones(2))", tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    run("import torch; torch.compile(torch.nn.ReLU())(torch.ones(2))", tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert not list(theirs.iterdir())
     assert list((tmp_path / "cache" / "headway" / "torch").rglob("*.so"))
 
 
 def test_a_file_that_another_user_made_where_torch_looks_keeps_no_run_from_starting(tmp_path: Path) -> None:
     (tmp_path / f"torchinductor_{getpass.getuser()}").write_text("")
-    run("torch.export.export(torch.nn.ReLU(), (torch.ones(2),))", tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    run(
+        "import torch; torch.export.export(torch.nn.ReLU(), (torch.ones(2),))",
+        tmp_path,
+        XDG_CACHE_HOME=str(tmp_path / "cache"),
+    )
 
 
 def test_a_user_without_a_home_to_write_in_gets_a_folder_of_a_name_that_nobody_can_say(tmp_path: Path) -> None:

@@ -60,12 +60,14 @@ def test_every_shipped_recipe_can_be_rehearsed(name, shape) -> None:
     assert measure(RehearsalRequest(training=training, shape=shape, world_size=1)).num_parameters > 0
 
 
+@pytest.mark.usefixtures("helpers_are_forks")
 def test_a_larger_share_of_the_batch_takes_longer(tmp_path: Path) -> None:
     recipe = own_recipe(tmp_path, "import time; time.sleep(0.1); return super().losses(model, batch)")
     alone, shared = (rehearse(request(recipe, world), search_path=(str(tmp_path),)).step_s for world in (1, 4))
     assert alone > 4 * 0.1 > shared
 
 
+@pytest.mark.usefixtures("helpers_are_forks")
 @pytest.mark.parametrize(
     ("body", "error", "problem"),
     [

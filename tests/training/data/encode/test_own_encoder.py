@@ -58,6 +58,7 @@ def test_rows_are_what_the_encoder_makes_of_them_and_its_state_says_what_they_ar
     assert "my_words" not in sys.modules, "the user's code belongs into its own process"
 
 
+@pytest.mark.usefixtures("helpers_are_forks")
 def test_bytes_are_the_same_for_any_number_of_workers(own: Own, elsewhere: Callable[[str], Own]) -> None:
     spec = own.spec()
     first = own.fit(spec)
@@ -68,6 +69,7 @@ def test_bytes_are_the_same_for_any_number_of_workers(own: Own, elsewhere: Calla
     assert other.shards(spec, again, num_threads=4) == alone
 
 
+@pytest.mark.usefixtures("helpers_are_forks")
 def test_new_files_cost_their_own_groups_and_an_edit_to_the_encoder_all(own: Own) -> None:
     spec = own.spec()
     fitted = own.fit(spec)
@@ -89,6 +91,7 @@ def test_new_files_cost_their_own_groups_and_an_edit_to_the_encoder_all(own: Own
     assert after.content_sha256 == before.content_sha256, "the rows themselves are as they were"
 
 
+@pytest.mark.usefixtures("helpers_are_forks")
 def test_a_state_is_encoded_with_its_own_frozen_code_whatever_the_project_holds_now(own: Own) -> None:
     spec = own.spec()
     fitted = own.fit(spec)
@@ -106,6 +109,7 @@ def test_a_state_is_encoded_with_its_own_frozen_code_whatever_the_project_holds_
         own.shards(spec, fitted, num_files=14)
 
 
+@pytest.mark.usefixtures("helpers_are_forks")
 def test_tokens_of_an_own_tokenizer_are_packed_and_judged_in_bits_a_byte(own: Own) -> None:
     own.write(letters=TOKENS)
     spec = own.spec("my_words.letters:Letters")
@@ -128,6 +132,7 @@ def test_tokens_of_an_own_tokenizer_are_packed_and_judged_in_bits_a_byte(own: Ow
     assert int(token_sizes_bytes(own.workspace, manifest)[found].sum()) == len("".join(words))
 
 
+@pytest.mark.usefixtures("helpers_are_forks")
 def test_what_the_sample_is_too_small_to_teach_is_learnt_from_all_rows(own: Own) -> None:
     own.write(
         "        return EncoderState(sorted",

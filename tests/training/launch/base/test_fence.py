@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -29,6 +29,7 @@ from headway.training.observe.ledger import Ledger
 from tests.training.attempts import begin
 from tests.training.conftest import TINY, TinyProject, rank_environment, start_fresh
 from tests.waiting import DEADLINE_S, wait_until
+from tests.warm_programs import Program
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 
@@ -181,6 +182,7 @@ def undisturbed(shared_project: TinyProject, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("forked_agents")
 @pytest.mark.parametrize("place", [f"{directory_name(4)}/{MANIFEST_NAME}", f"/{directory_name(2)}", "result.json"])
 def test_a_rank_that_was_halted_in_a_save_and_goes_on_in_another_attempts_time_changes_nothing_and_ends(
     project: TinyProject, undisturbed: Trained, tmp_path: Path, place: str
@@ -207,7 +209,7 @@ def test_a_rank_that_was_halted_in_a_save_and_goes_on_in_another_attempts_time_c
 
 def begin_by_hand(
     project: TinyProject, trained: Trained, run_dir: Path, **environment: str
-) -> list[subprocess.Popen[bytes]]:
+) -> list[subprocess.Popen[Any]]:
     """The ranks of attempt 1, as its guards would start them; nobody will end them."""
     fence, port = begin(run_dir, 1), free_port()
     folder = attempt_folder(run_dir, 1)
@@ -224,6 +226,7 @@ def begin_by_hand(
             run_dir,
             folder / f"rank-{rank}.log",
             rank_environment(rank, 2, port, folder) | told | environment,
+            Program,
         )
         for rank in (0, 1)
     ]

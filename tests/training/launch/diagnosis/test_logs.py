@@ -146,6 +146,7 @@ def test_the_index_says_when_a_file_grew_and_only_then(tmp_path, attempt) -> Non
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("forked_agents")
 def test_every_line_of_a_real_gang_comes_with_who_wrote_it_when_over_a_killed_rank_and_its_next_attempt(
     toy_run,
 ) -> None:
