@@ -19,6 +19,8 @@ from headway.training.observe.import_closure import imports, source_file
 ROOT = Path(__file__).resolve().parents[1]
 NAMED = re.compile(r"\b(?:headway|tests)(?:\.\w+)+")
 WHOLE = ("tests/e2e/", "tests/prefect/", "tests/cluster/")
+FORKS = "tests/warm_programs.py"
+"""It names what it forks for whoever asks; who asks names it, too."""
 FOR_ALL = ("pyproject.toml", "constraints.txt", "tests/conftest.py", "locks/")
 
 
@@ -65,7 +67,8 @@ def asked_for(path: Path) -> tuple[Path, ...]:
     package = ".".join(path.relative_to(ROOT).parent.parts)
     if not package.startswith("tests"):
         package = f"headway.{package}"
-    names = {*imports(path, package), *(NAMED.findall(path.read_text()) if package.startswith("tests") else ())}
+    is_named = package.startswith("tests") and path != ROOT / FORKS
+    names = {*imports(path, package), *(NAMED.findall(path.read_text()) if is_named else ())}
     files = (_file_of(name) for name in names if name.startswith(("headway", "tests")))
     return tuple(file for file in files if file is not None)
 

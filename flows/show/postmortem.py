@@ -24,7 +24,7 @@ from headway.flows.show.status import read_kept, run_asked
 from headway.tasks.ownership.pipeline_history import FailedRetrain
 from headway.training.launch.diagnosis.run_events import RunEvents
 
-LEFT_OUT = ("step", "checkpoint.durable")
+SUCCESSES = ("step", "checkpoint.durable")
 """Of the timeline: what went well, again and again."""
 MAX_LINES = 2000
 
@@ -92,7 +92,7 @@ def _recoveries(account: RunGoodput) -> list[Recovery]:
 def _timeline(events: RunEvents) -> Iterator[TimelineLine]:
     words = EventFormatter()
     for event in events.read():
-        if event.event["event"] in LEFT_OUT:
+        if event.event["event"] in SUCCESSES:
             continue
         if text := " ".join(words(event).split()):
             yield TimelineLine(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ def test_outside_a_flow_nothing_is_shown_and_nothing_fails() -> None:
 
 
 def test_a_flow_whose_artifacts_are_all_refused_completes_and_says_so(service: Any) -> None:
-    done = run_program((sys.executable, TOYS / "artifacts_refused.py"), env=service.environment, timeout=300)
+    # Fresh: a fork has the logging of the process that it is one of.
+    command = (sys.executable, TOYS / "artifacts_refused.py")
+    done = subprocess.run(command, env=service.environment, timeout=300, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (done.stdout + done.stderr).count("An artifact could not be written") == 5
 

@@ -173,8 +173,10 @@ def test_the_shipped_housekeeping_says_what_could_go_and_takes_nothing(
     os.utime(old, (time.time() - 90 * 86400,) * 2)
     request = deployed.api("deployments/name/housekeeping/workspace")["parameters"]["request"]
     flow_run = run_to_its_end(deployed, smaller, "housekeeping/workspace", request)
-    (page,) = deployed.api("artifacts/filter", {"flow_runs": {"id": {"any_": [flow_run]}}})
-    assert "would go; nothing was touched" in page["data"] and old.exists()
+    found = deployed.api("artifacts/filter", {"flow_runs": {"id": {"any_": [flow_run]}}})
+    pages = {each["key"]: each["data"] for each in found}
+    assert "would go; nothing was touched" in pages["housekeeping"] and old.exists()
+    assert "champions and unfinished runs need" in pages["scrub"] and "none" in pages["scrub"]
 
 
 def test_task_runs_say_what_they_do(deployed: Any, completed: str) -> None:
