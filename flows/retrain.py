@@ -114,13 +114,14 @@ def resume(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest) -> 
 
 def evaluate_and_register(run: RunContext, pipeline: PipelineSpec, training: Link) -> tuple[Link, RegistrationOutcome]:
     """What follows training: the evaluation, and which version it became."""
-    if pipeline.promotion.budget == "freeze" and not run.blocked_promotion:
-        run = replace(run, blocked_promotion=spent_budget(run.workspace))
     with abandoning_on_failure(run):
         checkpoint = verify(run, pipeline.launch, training)
         evaluation = evaluate(
             run, pipeline.evaluation, pipeline.registry, pipeline.launch, pipeline.shards, pipeline.source, checkpoint
         )
+        # As late as it is decided: other retrains may have failed while this one trained.
+        if pipeline.promotion.budget == "freeze" and not run.blocked_promotion:
+            run = replace(run, blocked_promotion=spent_budget(run.workspace))
         outcome = register(run, pipeline.registry, pipeline.promotion, pipeline.launch, checkpoint, evaluation)
     if outcome.promoted:
         emit_champion_event(pipeline.registry.model, outcome.version, outcome.reason)

@@ -7,11 +7,9 @@ import time
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import count
 from headway.flows.accounts.kept_accounts import all_accounts, settle
-from headway.flows.accounts.objectives import LEAST_EVENTS, RUNS
+from headway.flows.accounts.objectives import LEAST_EVENTS, RUNS, WINDOW_DAYS
 from headway.flows.accounts.tally import Tally
 from headway.flows.config.profiles import PricesSpec
-
-WINDOW_DAYS = 30
 
 
 def spent_budget(workspace: Workspace) -> str:

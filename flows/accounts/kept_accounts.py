@@ -144,9 +144,13 @@ def life_of(workspace: Workspace, run: str) -> Life:
     Raises:
         ConfigError: nobody has tried to train it here.
     """
-    lived = accounts_of(workspace, run)
+    return life_in(accounts_of(workspace, run))
+
+
+def life_in(lived: Sequence[FlowAccount]) -> Life:
+    """The life that these accounts of one run are of, oldest first."""
     return Life(
-        run=run,
+        run=lived[0].run,
         pipeline=lived[0].pipeline,
         is_over=lived[-1].has_registered,
         flows=[flow.goodput for flow in lived],

@@ -26,6 +26,8 @@ LEAST_ETTR = 0.9
 has several starts."""
 
 
+WINDOW_DAYS = 30
+"""Over which an objective holds."""
 LEAST_EVENTS = 10
 """A ratio of fewer says nothing."""
 
@@ -37,7 +39,7 @@ class Objective:
     alert: str
     title: str
     target: float
-    """The share that has to be good over 30 days."""
+    """The share that has to be good over `WINDOW_DAYS`."""
     advice: str
 
 

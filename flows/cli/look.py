@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from headway.flows.report.written_report import WrittenReport
 
 
+PricesOf = Annotated[
+    str, typer.Option(help="Profile of deployments/profiles.yaml whose `prices` hold; no costs without.")
+]
+ReportFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="An .html page, or .md. Markdown is printed if left out.")
+]
+
+
 def status(
     workspace: WorkspaceUri = "",
     as_json: AsJson = False,
@@ -70,9 +78,7 @@ def board(
         Path, typer.Option(metavar="FILE", help="Where the page goes; one that is there is replaced.")
     ] = Path("headway-board.html"),
     days: Annotated[int, typer.Option(min=1, max=3660, help="How far back it looks.")] = 90,
-    profile: Annotated[
-        str, typer.Option(help="Profile of deployments/profiles.yaml whose `prices` hold; no costs without.")
-    ] = "",
+    profile: PricesOf = "",
 ) -> None:
     """Write one page about a workspace. Trends, failures, time and cost, curves of the newest runs.
 
@@ -91,12 +97,8 @@ def report(
     of: Annotated[
         str, typer.Option(metavar="DATE", help="A day of it, such as 2026-11-26; the last that is over if left out.")
     ] = "",
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="An .html page, or .md. Markdown is printed if left out.")
-    ] = None,
-    profile: Annotated[
-        str, typer.Option(help="Profile of deployments/profiles.yaml whose `prices` hold; no costs without.")
-    ] = "",
+    out: ReportFile = None,
+    profile: PricesOf = "",
     as_json: AsJson = False,
 ) -> None:
     """Report on a week, month or quarter. What failed, what it cost, who is champion, and what to decide.
@@ -114,12 +116,8 @@ def report(
 def postmortem(
     run: RunOrNewest = "",
     workspace: WorkspaceUri = "",
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="An .html page, or .md. Markdown is printed if left out.")
-    ] = None,
-    profile: Annotated[
-        str, typer.Option(help="Profile of deployments/profiles.yaml whose `prices` hold; no costs without.")
-    ] = "",
+    out: ReportFile = None,
+    profile: PricesOf = "",
     as_json: AsJson = False,
 ) -> None:
     """Draft a postmortem of a run. What happened, what went by itself, what it cost, and what nobody knows yet."""
@@ -165,9 +163,7 @@ def metrics(
         Path | None,
         typer.Option(metavar="FILE", help="What --listen asks for; a password of this user's own if left out."),
     ] = None,
-    profile: Annotated[
-        str, typer.Option(help="Profile of deployments/profiles.yaml whose `prices` hold; no costs without.")
-    ] = "",
+    profile: PricesOf = "",
 ) -> None:
     """Export metrics for Prometheus. Print them once, write them to a file, or serve them until Ctrl-C.
 

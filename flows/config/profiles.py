@@ -39,7 +39,7 @@ class PoolSpec(Frozen):
 
 
 class HousekeepingSpec(Frozen):
-    """A deployment that tidies the workspace once a day, or says what tidying would do."""
+    """A deployment that tidies the workspace once a day, or says what it would do, and reads again what is needed."""
 
     at: str = Field(default="06:30", pattern=r"^([01]\d|2[0-3]):[0-5]\d$", description="When, in UTC.")
     apply: bool = Field(default=False, description="Take away what nothing needs; off: only say what would go.")

@@ -164,8 +164,8 @@ def _move_champion(wanted: DesiredState) -> Resource:
 
 def _housekeeping(wanted: DesiredState, spec: HousekeepingSpec) -> Resource:
     description = (
-        "End runs that MLflow shows as running and nobody trains any more, and list what no model, ref, run or cached "
-        "stage needs; delete it where the form says so."
+        "End runs that MLflow shows as running and nobody trains any more, list what no model, ref, run or cached "
+        "stage needs, and delete it where the form says so. Read again what champions and unfinished runs need."
     )
     hour, minute = (int(number) for number in spec.at.split(":"))
     request: Json = spec.model_dump(exclude={"at"})

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
-from headway.flows.accounts.objectives import LEAST_EVENTS, Objective
+from headway.flows.accounts.objectives import LEAST_EVENTS, WINDOW_DAYS, Objective
 
-BUDGET_WINDOW = "30d"
+BUDGET_WINDOW = f"{WINDOW_DAYS}d"
 BURN_RATES: Mapping[Literal["page", "ticket"], tuple[tuple[float, str, str], ...]] = MappingProxyType(
     {
         "page": ((14.4, "1h", "5m"), (6.0, "6h", "30m")),

@@ -10,7 +10,7 @@ from headway.data_contracts.report.page import State
 from headway.data_contracts.store import plain_text
 
 FIRST = 20
-"""Rows of a table before it is folded; Markdown, which folds nothing, has no more."""
+"""Rows of a table before it is folded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,8 @@ class Table:
     titles: Sequence[str]
     rows: Sequence[Sequence[str]]
     num_words: int = 1
+    most: int = FIRST
+    """Rows in Markdown, which folds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,8 @@ def _markdown(report: WrittenReport) -> Iterator[str]:
         for text in section.paragraphs:
             yield f"{plain_text.markdown(text)}\n"
         if section.table is not None and section.table.rows:
-            yield from plain_text.markdown_table(section.table.titles, section.table.rows[:FIRST])
-            if num_more := len(section.table.rows[FIRST:]):
+            yield from plain_text.markdown_table(section.table.titles, section.table.rows[: section.table.most])
+            if num_more := len(section.table.rows[section.table.most :]):
                 yield f"\nAnd {num_more:,} more."
             yield ""
         if section.points:

@@ -5,6 +5,7 @@ What they cannot say stands as questions, for the people who write it to the end
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import count, length, moment
 from headway.flows.accounts.cost import costs
 from headway.flows.accounts.goodput import Recovery, RunGoodput, run_goodput
-from headway.flows.accounts.kept_accounts import accounts_of, life_of
+from headway.flows.accounts.kept_accounts import accounts_of, life_in
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.report.written_report import Section, Table, WrittenReport
 from headway.flows.show.logs import EventFormatter
@@ -25,8 +26,9 @@ from headway.tasks.ownership.pipeline_history import FailedRetrain
 from headway.training.launch.diagnosis.run_events import RunEvents
 
 SUCCESSES = ("step", "checkpoint.durable")
-"""Of the timeline: what went well, again and again."""
-MAX_LINES = 2000
+"""What went well, again and again: left out of the timeline."""
+MAX_LINES = 1000
+"""Of the timeline. A run that was lost again and again has more; its end is what somebody asks about."""
 
 
 class TimelineLine(BaseModel):
@@ -43,7 +45,7 @@ class Postmortem(BaseModel):
     failed: FailedRetrain | None
     """What the pipeline's newest retrain failed with, where it is this run's and no retrain has finished since."""
     timeline: list[TimelineLine]
-    """The first lines of what did not go well, in order."""
+    """The last lines, oldest first."""
     num_lines: int
     """In all."""
     wasted_usd: float | None
@@ -62,7 +64,7 @@ def read_postmortem(workspace_uri: str, run: str, prices: PricesSpec) -> Postmor
     workspace = Workspace(workspace_uri)
     asked = run_asked(workspace_uri, run)
     accounts = accounts_of(workspace, asked.run)
-    account = run_goodput(life_of(workspace, asked.run))
+    account = run_goodput(life_in(accounts))
     of_run = {each.flow_run for each in accounts}
     failed = next((each for each in read_kept(workspace).failed if each.flow_run in of_run), None)
     if not _recoveries(account) and failed is None:
@@ -72,14 +74,17 @@ def read_postmortem(workspace_uri: str, run: str, prices: PricesSpec) -> Postmor
             advice="`headway goodput RUN` says where its time went; `headway status` names the runs that there are.",
         )
     events = RunEvents(Path(asked.folder), workspace.local_path("ledger"), (), None)
-    timeline = list(_timeline(events))
+    timeline, num_lines = deque[TimelineLine](maxlen=MAX_LINES), 0
+    for line in _timeline(events):
+        timeline.append(line)
+        num_lines += 1
     wasted_usd = sum(line.wasted_usd for line in costs(accounts, "cause", prices))
     return Postmortem(
         workspace=workspace.uri,
         account=account,
         failed=failed,
-        timeline=timeline[:MAX_LINES],
-        num_lines=len(timeline),
+        timeline=[*timeline],
+        num_lines=num_lines,
         wasted_usd=wasted_usd if prices.device_hour_usd else None,
         questions=list(_questions(account, failed)),
     )
@@ -108,13 +113,13 @@ def _questions(account: RunGoodput, failed: FailedRetrain | None) -> Iterator[st
     """What no ledger says."""
     causes = dict.fromkeys(each.cause or "unknown" for each in _recoveries(account))
     for cause in causes:
-        yield f"What made `{cause}` happen, and what is different now?"
+        yield f"What made {cause} happen, and what is different now?"
     found = _recoveries(account)
     if found:
         longest = max(found, key=lambda each: each.total_s)
         if longest.parts_s:
             state = max(longest.parts_s, key=lambda each: longest.parts_s[each])
-            yield f"The longest recovery spent most on `{state}`: what would make that shorter?"
+            yield f"The longest recovery spent most on {state}: what would make that shorter?"
         noticed_s = max(each.parts_s.get("detection", 0.0) for each in found)
         yield f"It took up to {length(noticed_s)} until something was done about it. Who was told, and when?"
     if failed is not None:
@@ -129,7 +134,11 @@ def written(found: Postmortem) -> WrittenReport:
     recoveries = _recoveries(account)
     lost_s = sum(each.total_s for each in recoveries)
     state: PageState = "bad" if failed is not None else "warn"
-    word = "It failed for good" if failed is not None else f"{count(len(recoveries), 'interruption')}, and it went on"
+    word = f"{count(len(recoveries), 'interruption')}, and it went on"
+    if failed is not None:
+        word = "It failed for good"
+    elif account.open_recovery is not None:
+        word = "Interrupted, and no further since"
     what = failed.failure.what_and_where if failed is not None else recoveries[0].what
     wasted_h = sum(account.waste_device_s.values()) / 3600.0
     return WrittenReport(
@@ -195,5 +204,6 @@ def _timeline_section(found: Postmortem) -> Section:
         for line in found.timeline
     ]
     more = found.num_lines - len(found.timeline)
-    words = [f"{more:,} further lines are left out; `headway logs` has all."] if more else []
-    return Section("Timeline", paragraphs=words, table=Table(("UTC", "attempt", "rank", "what"), rows, num_words=4))
+    words = [f"{more:,} earlier lines are left out; headway logs has all."] if more else []
+    table = Table(("UTC", "attempt", "rank", "what"), rows, num_words=4, most=MAX_LINES)
+    return Section("Timeline", paragraphs=words, table=table)

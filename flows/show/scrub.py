@@ -57,7 +57,7 @@ def print_scrub(report: ScrubReport, console: Console | None = None) -> None:
         oldest = datetime.datetime.fromtimestamp(report.oldest_check_unix_s, datetime.UTC)
         console.print(f"so far     each was read since {oldest.isoformat(timespec='seconds')}")
     for each in report.damaged[:MAX_SHOWN]:
-        console.print(f"DAMAGED    {each.path}: {each.fault} Needed by {each.needed_by}.", soft_wrap=True, markup=False)
+        console.print(f"DAMAGED    {each.path}: {each.fault} Needed by {each.needed_by}.", soft_wrap=True)
     if num_more := len(report.damaged[MAX_SHOWN:]):
         console.print(f"           and {count(num_more, 'other file')}: `--json` has all")
     if not report.damaged:

@@ -85,7 +85,8 @@ def scrub(
     """
     with holding(workspace.local_path("locks/scrub.lock"), within_s=OTHER_SCRUB_WITHIN_S):
         known = _checked(workspace)
-        wanted, broken = _all_wanted(workspace)
+        newest = _checkpoints_to_go_on_from(workspace)
+        wanted, broken = _all_wanted(workspace, newest)
         before = read_report(workspace)
         checked = {path: unix_s for path, unix_s in known.items() if path in wanted}
         damaged = {each.path: each for each in (before.damaged if before else ()) if each.path in wanted}
@@ -93,8 +94,9 @@ def scrub(
         size_bytes = sum(each.file.size_bytes for each in wanted.values())
         num_looked_at = looked_at_bytes = 0
         # By a bound of their own: what nobody mends must not keep the others from their turn.
-        for paths in (sorted(damaged), sorted(rest, key=lambda path: (checked.get(path, 0.0), path))):
-            for path in _within(paths, wanted, max_bytes):
+        suspects, rest = sorted(damaged), sorted(rest, key=lambda path: (checked.get(path, 0.0), path))
+        try:
+            for path in (*_within(suspects, wanted, max_bytes), *_within(rest, wanted, max_bytes)):
                 file, needed_by = wanted[path]
                 num_looked_at += 1
                 looked_at_bytes += file.size_bytes
@@ -105,7 +107,11 @@ def scrub(
                 else:
                     checked[path] = time.time()
                 on_bytes(looked_at_bytes, size_bytes)
+        finally:
+            # Who is interrupted every day comes round all the same.
+            workspace.publish_json(CHECKED, checked)
         found = [*broken, *damaged.values()]
+        given_up = [folder for folder in newest if _newest_checkpoint(workspace, folder) != folder]
         never_checked = wanted.keys() - checked.keys() - damaged.keys()
         report = ScrubReport(
             looked_unix_s=time.time(),
@@ -116,9 +122,8 @@ def scrub(
             num_never_checked=len(never_checked),
             oldest_check_unix_s=None if never_checked else min(checked.values(), default=None),
             # A run may have gone on meanwhile, and given up the checkpoint that was its newest.
-            damaged=tuple(each for each in found if not _was_given_up(workspace, each)),
+            damaged=tuple(each for each in found if not any(_is_within(each.path, folder) for folder in given_up)),
         )
-        workspace.publish_json(CHECKED, checked)
         workspace.publish_json(REPORT, report.model_dump(mode="json"))
     return report
 
@@ -150,11 +155,12 @@ def _checked(workspace: Workspace) -> Mapping[str, float]:
     return {}
 
 
-def _all_wanted(workspace: Workspace) -> tuple[dict[str, _Wanted], list[DamagedFile]]:
+def _all_wanted(workspace: Workspace, newest: Iterable[str]) -> tuple[dict[str, _Wanted], list[DamagedFile]]:
     """Files by path, and documents on the way to them that are gone or altered: what those name stays unknown."""
     wanted: dict[str, _Wanted] = {}
     damaged = []
-    for needed_by, files in (*_of_models(workspace), *_of_runs(workspace)):
+    of_runs = ((f"run {folder.split('/')[1]}, to go on from", _files_of(workspace, folder)) for folder in newest)
+    for needed_by, files in (*_of_models(workspace), *of_runs):
         try:
             for file in files:
                 wanted.setdefault(file.path, _Wanted(file, needed_by))
@@ -176,22 +182,27 @@ def _behind_champion(workspace: Workspace, name: str, *, before: bool = False) -
         yield from files_behind(workspace, workspace.load(link, Registration))
 
 
-def _of_runs(workspace: Workspace) -> Iterator[tuple[str, Iterator[StoredFile]]]:
+def _checkpoints_to_go_on_from(workspace: Workspace) -> list[str]:
+    """Folders of the newest checkpoint of each unfinished run."""
     # On this machine, where ranks write: what is published of them is a copy.
-    if not workspace.is_local:
-        return
-    for folder in entries(workspace.local_path("runs")):
-        if not (folder / RESULT_NAME).exists():
-            yield f"run {folder.name}, to go on from", _newest_checkpoint(folder)
+    runs = entries(workspace.local_path("runs")) if workspace.is_local else []
+    newest = (_newest_checkpoint(workspace, f"runs/{run.name}/") for run in runs if not (run / RESULT_NAME).exists())
+    return [folder for folder in newest if folder]
 
 
-def _newest_checkpoint(run_dir: Path) -> Iterator[StoredFile]:
-    for step in committed_steps(run_dir / "checkpoints")[-1:]:
-        folder = checkpoint_path(f"runs/{run_dir.name}", step)
-        try:
-            yield from stored_files(folder, read_manifest(run_dir.parents[1] / folder))
-        except IntegrityError as error:
-            raise IntegrityError(error.what, where=folder) from error
+def _newest_checkpoint(workspace: Workspace, path: str) -> str:
+    """Of the run that a path `runs/RUN/...` is of; empty where it has none."""
+    run = "/".join(path.split("/")[:2])
+    steps = committed_steps(workspace.local_path(f"{run}/checkpoints"))
+    return checkpoint_path(run, steps[-1]) if steps else ""
+
+
+def _files_of(workspace: Workspace, folder: str) -> Iterator[StoredFile]:
+    """Of a checkpoint."""
+    try:
+        yield from stored_files(folder, read_manifest(workspace.local_path(folder)))
+    except IntegrityError as error:
+        raise IntegrityError(error.what, where=folder) from error
 
 
 def _fault(workspace: Workspace, file: StoredFile) -> str:
@@ -219,10 +230,5 @@ def _forget_pages(path: Path) -> None:
             os.close(descriptor)
 
 
-def _was_given_up(workspace: Workspace, damaged: DamagedFile) -> bool:
-    """Whether it is of a run's checkpoint that is no longer there, or no longer the one to go on from."""
-    parts = Path(damaged.path).parts
-    if not damaged.needed_by.startswith("run ") or len(parts) < 4:
-        return False
-    steps = committed_steps(workspace.local_path("/".join(parts[:3])))
-    return not steps or checkpoint_path("/".join(parts[:2]), steps[-1]) != "/".join(parts[:4])
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")

@@ -62,5 +62,4 @@ def test_a_rank_that_stands_still_shows_as_waiting_for_it(project, train_here, w
     account = account_of_the_newest_run(project)
     assert account.parts_s["train.sync"] >= 0.9 * LOST_S, account.parts_s
     assert sum(account.parts_s.values()) == pytest.approx(account.wall_s)
-    # A short life on a busy machine: a pause between two lines is no part of the work.
-    assert account.unattributed_ratio <= max(0.01, 0.3 / account.wall_s), account.parts_s
+    assert account.unattributed_ratio <= 0.01, account.parts_s

@@ -11,6 +11,7 @@ import pytest
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.report.written_report import to_html, to_markdown
+from headway.flows.show import postmortem
 from headway.flows.show.postmortem import read_postmortem, written
 from headway.tasks.ownership.pipeline_history import FailedRetrain, record_failure
 from headway.training.launch.base.failure import Failure
@@ -58,6 +59,28 @@ def test_a_retrain_that_failed_for_good_is_told_with_its_advice(life: Life) -> N
     text = written(read_postmortem(life.workspace.uri, RUN, PricesSpec()))
     assert (text.state, text.word, text.lead) == ("bad", "It failed for good", "it broke")
     assert "mend it" in to_markdown(text) and not any("USD" in name for _, name in text.tiles)
+
+
+def test_a_run_that_is_no_further_since_is_not_said_to_have_gone_on(life: Life) -> None:
+    life.flow("f", BEGIN_S, BEGIN_S + 60.0, stop="window closed")
+    life.attempt("f", BEGIN_S, BEGIN_S + 12.0, numbered(1, 8, BEGIN_S + 2.0), failure=LOST)
+    assert written(read_postmortem(life.workspace.uri, RUN, PRICES)).word == "Interrupted, and no further since"
+
+
+def test_of_a_long_timeline_the_end_is_there_in_both_forms(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    life.flow("f", BEGIN_S, BEGIN_S + 1000.0)
+    for number in range(30):
+        begin_s, step = BEGIN_S + 20.0 * number, 2 * number + 1
+        lost = dataclasses.replace(LOST, what=f"loss {number}")
+        life.attempt("f", begin_s, begin_s + 10.0, numbered(step, step + 1, begin_s + 2.0), failure=lost)
+    found = read_postmortem(life.workspace.uri, RUN, PRICES)
+    assert found.num_lines == len(found.timeline) > 50
+    for page in (to_html(written(found)), to_markdown(written(found))):
+        assert page.count("loss 29") > 1 and page.count("loss 0") > 1
+    monkeypatch.setattr(postmortem, "MAX_LINES", 10)
+    shorter = read_postmortem(life.workspace.uri, RUN, PRICES)
+    assert shorter.timeline == found.timeline[-10:] and shorter.num_lines == found.num_lines
+    assert f"{found.num_lines - 10} earlier lines are left out" in to_markdown(written(shorter))
 
 
 def test_a_run_to_which_nothing_happened_has_none(life: Life) -> None:

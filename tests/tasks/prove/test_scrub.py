@@ -95,6 +95,18 @@ def test_looks_of_a_few_bytes_come_to_every_file_in_turn_and_begin_with_the_olde
     assert None not in oldest and oldest == sorted(set(oldest)), "each look takes the one that waited longest"
 
 
+def test_a_look_that_is_interrupted_counts_as_far_as_it_came(workspace: Workspace) -> None:
+    _, stored = champion(Maker(workspace), 1)
+
+    def interrupt(*_bytes: int) -> None:
+        raise KeyboardInterrupt
+
+    for _ in stored:
+        with pytest.raises(KeyboardInterrupt):
+            scrub(workspace, on_bytes=interrupt)
+    assert scrub(workspace, max_bytes=1).num_never_checked == 0
+
+
 def test_a_damaged_file_keeps_nobody_else_from_being_looked_at(workspace: Workspace) -> None:
     _, stored = champion(Maker(workspace), 1)
     two = set(sorted(stored)[:2])
