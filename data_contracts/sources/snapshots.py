@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,6 +20,7 @@ from headway.data_contracts.tables.formats import named_columns, reading_options
 from headway.data_contracts.tables.schema import agreed_columns, check_complete, check_declared, with_partitions
 from headway.data_contracts.tables.source_spec import SourceSpec
 from headway.data_contracts.tables.text_rows import TEXT_COLUMNS
+from headway.data_contracts.types.report_text import count
 
 QUARANTINED = {"unparsable_rows": "quarantine"}
 Found = tuple[dict[str, str], tuple[SourceFile, ...]]
@@ -32,6 +34,7 @@ def take_snapshot(
     cache: DigestCache,
     texts: Collection[str] = (),
     quarantined: Mapping[str, str] | None = None,
+    workspace: Path | None = None,
 ) -> Snapshot:
     """Digest every file of the source; a file that is remembered by its stat identity or strong ETag is not read.
 
@@ -42,9 +45,11 @@ def take_snapshot(
             have the type that their values have.
         quarantined: types of columns where a row of a text table that cannot be read as them is counted and kept apart;
             None: the file is refused for such a row.
+        workspace: where Headway keeps what it makes; nothing in it is data.
 
     Raises:
-        DataError: no file matches, one cannot be read, is too large, changes while it is read, or holds other columns.
+        DataError: no file matches, one lies in the workspace, cannot be read, is too large, changes while it is read,
+            or holds other columns.
         ConfigError: the URI names no known file system or package; a type is declared for no column.
     """
     root, copies = resolve_base_uri(spec, base=base), FileCache.beside(cache)
@@ -56,6 +61,7 @@ def take_snapshot(
             where=root,
             advice="Check `source.uri`, `source.include` and `source.exclude`.",
         )
+    _require_no_products(listed, root, workspace)
     columns, files = (
         _tables(spec, store, listed, cache, copies, texts, quarantined)
         if spec.is_table
@@ -70,6 +76,20 @@ def take_snapshot(
         num_rows=sum(file.num_rows for file in files),
         files=files,
     )
+
+
+def _require_no_products(listed: Sequence[ListedFile], root: str, workspace: Path | None) -> None:
+    """Raises DataError where the source takes in what earlier retrains made: each retrain would train on more of it."""
+    if workspace is None or "://" in root or not workspace.is_relative_to(root) or workspace == Path(root):
+        return
+    inside = workspace.relative_to(root).as_posix()
+    made = [file.path for file in listed if file.path.startswith(f"{inside}/")]
+    if made:
+        raise DataError(
+            f"the source takes in {count(len(made), 'file')} of the workspace, such as {made[0]}.",
+            where=root,
+            advice=f"Add `{glob.escape(inside)}/**` to `source.exclude`, or keep data and workspace apart.",
+        )
 
 
 def _texts(spec: SourceSpec, store: Store, listed: Sequence[ListedFile]) -> Found:

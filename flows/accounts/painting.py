@@ -57,11 +57,22 @@ def paint(spans: Iterable[Span[Name]], begin_s: float, end_s: float, *, ground: 
 def _innermost(
     named: NDArray[np.int32], begins: NDArray[np.float64], ends: NDArray[np.float64], edges: NDArray[np.float64]
 ) -> NDArray[np.int32]:
-    """Which span's name holds over each stretch between neighbouring edges; 0 where there is none."""
-    innermost = np.zeros(len(edges) - 1, np.int32)
+    """Which span's name holds over each stretch between neighbouring edges; 0 where there is none.
+
+    Every span is two blocks of stretches, a power of two wide, that overlap. Blocks are halved from the widest down,
+    and keep the innermost span that covers them: n log n, however spans that somebody made up lie in each other.
+    """
     firsts, lasts = (np.searchsorted(edges, np.clip(moments, edges[0], edges[-1])) for moments in (begins, ends))
-    # Painted outermost first: earlier begin, then later end, then as they came; what is painted last is innermost.
+    # Outermost first: earlier begin, then later end, then as they came. What ends before it begins covers nothing.
     order = np.lexsort((-ends, begins))
-    for span in order:
-        innermost[firsts[span] : lasts[span]] = named[span]
-    return innermost
+    order = order[firsts[order] < lasts[order]]
+    firsts, lasts, depths = firsts[order], lasts[order], np.arange(len(order))
+    levels = np.frexp(lasts - firsts)[1] - 1
+    deepest = np.full(len(edges) - 1, -1)
+    for level in range(levels.max(initial=0), -1, -1):
+        width = 1 << level
+        deepest[width:] = np.maximum(deepest[width:], deepest[:-width])
+        here = levels == level
+        for begin in (firsts[here], lasts[here] - width):
+            np.maximum.at(deepest, begin, depths[here])
+    return np.append(named[order], np.int32(0))[deepest]

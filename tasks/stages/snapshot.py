@@ -54,6 +54,7 @@ def take(context: RunContext, contract_file: str, source: SourceSpec) -> Snapsho
         cache=context.digests,
         texts=contract.texts,
         quarantined=contract.quarantined_types,
+        workspace=context.workspace.local_root,
     )
     context.digests.save()
     return taken

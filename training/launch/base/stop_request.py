@@ -21,6 +21,8 @@ from headway.training.launch.base.protocol import read_json, write_json
 from headway.training.launch.base.record import record_or_none
 
 NAME = "stop-request.json"
+LATEST_UNIX_S = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
+"""Dates end there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +69,7 @@ class StopRequest:
     @property
     def end(self) -> str:
         """ISO 8601, in UTC, to the second."""
-        return datetime.fromtimestamp(self.at_unix_s, UTC).isoformat(timespec="seconds")
+        return datetime.fromtimestamp(min(max(self.at_unix_s, 0), LATEST_UNIX_S), UTC).isoformat(timespec="seconds")
 
     def __str__(self) -> str:
         """When, for a person; empty for never."""

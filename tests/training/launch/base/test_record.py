@@ -67,3 +67,8 @@ def test_an_attempt_of_which_a_line_was_altered_is_known_by_its_other_line(tmp_p
     (tmp_path / RECORDS_NAME).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     found = AttemptRecords(tmp_path).all()
     assert [(record.attempt, record.state, record.step) for record in found] == [(1, "done", 3)]
+
+
+def test_a_stop_that_is_asked_for_at_no_date_still_has_words() -> None:
+    for at_unix_s in (-1e18, 0.0, 9e18):
+        assert str(StopRequest(at_unix_s=at_unix_s)).startswith("by ")
