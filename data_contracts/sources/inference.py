@@ -62,13 +62,16 @@ def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND, workspace: 
     root = resolve_base_uri(plain, base=base)
     include = (glob.escape(only),) if only else ("**/*",)
     hidden = (*HIDDEN, *_within(workspace, root))
+    nothing = DataError("there is no file here.", where=data, advice="Give a folder, file or URI that holds data.")
+    if "://" not in root and not Path(root).exists():
+        raise nothing
     names = (
         [file.path for file in list_remote(root, include, hidden)]
         if "://" in root
         else [name for name, _ in list_local(Path(root), include, hidden, follow_links=follows_links(plain))]
     )
     if not names:
-        raise DataError("there is no file here.", where=data, advice="Give a folder, file or URI that holds data.")
+        raise nothing
     names = [name for name in names if not only or name == only]
     suffixes = Counter(_suffix(name) for name in names)
     kind = _format(suffixes, data)

@@ -184,6 +184,8 @@ def metrics(
     place = Workspace(workspace)  # a service may be there before the first retrain makes one
     found = WorkspaceMetrics(place, prices)
     if listen:
+        if place.is_empty():
+            print_lines(f"{place.uri} holds no workspace yet; its metrics begin with the first retrain")
         serve(found, place.uri, listen, password_file)
     elif out is not None:
         write_textfile(found, out)

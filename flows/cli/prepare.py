@@ -40,9 +40,9 @@ def init_project(
 
 def schema(
     kind: Annotated[
-        Literal["", "pipeline", "contract", "profiles"],
+        Literal["pipeline", "contract", "profiles"] | None,
         typer.Argument(help="Print this schema. Left out: write all three into .headway/, for editors."),
-    ] = "",
+    ] = None,
 ) -> None:
     """Write JSON Schemas, for editors that complete and check.
 
@@ -50,7 +50,7 @@ def schema(
     """
     from headway.flows.act.editor_schemas import schema_of, write_schemas
 
-    if kind:
+    if kind is not None:
         print_json(schema_of(kind))
         return
     project = Path.cwd()
