@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import csv
 import re
 from typing import NamedTuple, get_args
 
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.tables.source_spec import CsvOptions
+from headway.data_contracts.types.text_types import format_problem
 
 DELIMITERS = (",", ";", "\t", "|")
 SPELLED = {"tab": "\t", r"\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
@@ -21,6 +23,12 @@ ENCODINGS: dict[str, str] = {
 }
 """Each codec's own name to the one that a pipeline file has: `latin1` and `iso-8859-1` are one."""
 SNIFFED_BYTES, SNIFFED_LINES = 1 << 16, 50
+DATE = re.compile(
+    r"(?P<first>\d{1,2})(?P<mark>[./-])(?P<then>\d{1,2})(?P=mark)\d{4}"
+    r"(?P<time> \d{1,2}:\d{2}(?P<second>:\d{2})?)?"
+)
+TIMES = {(False, False): "", (True, False): " %H:%M", (True, True): " %H:%M:%S"}
+LAST_MONTH = 12
 
 
 class CsvChoice(NamedTuple):
@@ -29,11 +37,12 @@ class CsvChoice(NamedTuple):
     delimiter: str = ""
     encoding: str = ""
     decimal: str = ""
+    timestamp_format: str = ""
 
     @property
     def options(self) -> str:
         """As on a command line; empty where nothing is said."""
-        return " ".join(f"--{name}" for name, value in self._asdict().items() if value)
+        return " ".join(f"--{name.replace('_', '-')}" for name, value in self._asdict().items() if value)
 
 
 FOUND = CsvChoice()
@@ -47,15 +56,21 @@ class WrittenAs(NamedTuple):
     """Whether a first column without a name is passed over."""
     also: tuple[str, ...]
     """Other delimiters that each of the first lines has as often; empty where a person says which it is."""
+    unclear_dates: bool
+    """Whether a column has dates whose day may be their month."""
 
 
-def csv_choice(delimiter: str, encoding: str, decimal: str) -> CsvChoice:
+def csv_choice(delimiter: str, encoding: str, decimal: str, timestamp_format: str = "") -> CsvChoice:
     """The words of a command line, checked before any file is opened.
 
     Raises:
         ConfigError: one of them is none, or delimiter and decimal are the same.
     """
-    given = CsvChoice(SPELLED.get(delimiter.lower(), delimiter), _encoding(encoding) if encoding else "", decimal)
+    given = CsvChoice(
+        SPELLED.get(delimiter.lower(), delimiter), _encoding(encoding) if encoding else "", decimal, timestamp_format
+    )
+    if timestamp_format and (problem := format_problem(timestamp_format)):
+        raise ConfigError(f"{problem}.", where=f"--timestamp-format {timestamp_format!r}")
     if decimal not in ("", ".", ","):
         raise ConfigError("is neither `.` nor `,`.", where=f"--decimal {decimal!r}")
     if given.delimiter and given.delimiter == decimal:
@@ -107,9 +122,15 @@ def written_as(place: str, given: CsvChoice, *, is_tabs: bool) -> WrittenAs:
                 advice="Say what does, such as `--delimiter ';'`.",
             )
     delimiter, *also = fitting or [","]
-    found = {"delimiter": delimiter, "encoding": encoding, "decimal": given.decimal or _decimal(head, delimiter)}
+    formats, unclear = ([given.timestamp_format], False) if given.timestamp_format else _dates(head, delimiter)
+    found = {
+        "delimiter": delimiter,
+        "encoding": encoding,
+        "decimal": given.decimal or _decimal(head, delimiter),
+        "timestamp_formats": formats,
+    }
     has_index = head.startswith((delimiter, f'""{delimiter}'))
-    return WrittenAs(CsvOptions.model_validate(found), has_index, tuple(also))
+    return WrittenAs(CsvOptions.model_validate(found), has_index, tuple(also), unclear)
 
 
 def _head(place: str) -> bytes:
@@ -154,10 +175,48 @@ def _decimal(head: str, delimiter: str) -> str:
     return "," if has[","] and not has["."] else "."
 
 
+def _dates(head: str, delimiter: str) -> tuple[list[str], bool]:
+    """How dates whose year comes last are written, and whether that of some is not to be told.
+
+    The day comes first where points part, and where a first number is no month. Dates that one mark parts are written
+    alike in all columns.
+    """
+    columns: dict[int, list[str]] = {}
+    with contextlib.suppress(csv.Error):
+        for row in csv.reader(_whole(head.splitlines(keepends=True), head), delimiter=delimiter):
+            for place, value in enumerate(row):
+                columns.setdefault(place, []).append(value)
+    times: dict[str, set[str]] = {}
+    says_day_first: dict[str, set[bool]] = {}
+    for _, *values in columns.values():
+        dates = [DATE.fullmatch(value) for value in values if value]
+        kinds = {(date["mark"], TIMES[date["time"] is not None, date["second"] is not None]) for date in dates if date}
+        if None in dates or len(kinds) != 1:
+            continue
+        ((mark, time),) = kinds
+        no_month = [any(int(date[name]) > LAST_MONTH for date in dates if date) for name in ("first", "then")]
+        if all(no_month):
+            continue
+        times.setdefault(mark, set()).add(time)
+        if any(no_month) or mark == ".":
+            says_day_first.setdefault(mark, set()).add(not no_month[1])
+    formats = [
+        f"%d{mark}%m{mark}%Y{time}" if says_day_first[mark] == {True} else f"%m{mark}%d{mark}%Y{time}"
+        for mark in sorted(times)
+        if len(says_day_first.get(mark, ())) == 1
+        for time in sorted(times[mark])
+    ]
+    return formats, any(len(says_day_first.get(mark, ())) != 1 for mark in times)
+
+
+def _whole(lines: list[str], head: str) -> list[str]:
+    """Without the last line where it may be cut off."""
+    return lines[:-1] if len(head) >= SNIFFED_BYTES and len(lines) > 1 else lines
+
+
 def _delimiters(head: str) -> list[str]:
     """What may stand between the values of a file's first lines: of which each line has as many."""
-    # Quoted values may hold any of them; the last line may be cut off.
-    lines = [line for line in re.sub(r'"[^"]*"', "", head).splitlines()[:SNIFFED_LINES] if line]
-    whole = lines[:-1] if len(head) >= SNIFFED_BYTES and len(lines) > 1 else lines
+    # Quoted values may hold any of them.
+    whole = _whole([line for line in re.sub(r'"[^"]*"', "", head).splitlines()[:SNIFFED_LINES] if line], head)
     counted = {delimiter: {line.count(delimiter) for line in whole} for delimiter in DELIMITERS}
     return [delimiter for delimiter, counts in counted.items() if len(counts) == 1 and counts != {0}]

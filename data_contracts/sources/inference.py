@@ -43,6 +43,8 @@ class GuessedSource(NamedTuple):
     """Whether a first column without a name is passed over."""
     also_delimiters: tuple[str, ...] = ()
     """Others that the first lines of delimited text could be parted by."""
+    unclear_dates: bool = False
+    """Whether delimited text has dates whose day may be their month: they are texts until somebody says."""
 
 
 def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND, workspace: Path | None = None) -> GuessedSource:
@@ -98,7 +100,7 @@ def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND, workspace: 
     place = f"{root.rstrip('/')}/{min(data_files)}"
     found = written_as(place, given, is_tabs=_bare(wanted[0]) == ".tsv")
     spec = spec.model_copy(update={"csv": found.csv})
-    return GuessedSource(spec, num_excluded, only_file, found.has_index, found.also)
+    return GuessedSource(spec, num_excluded, only_file, *found[1:])
 
 
 def _within(workspace: Path | None, root: str) -> Iterator[str]:

@@ -35,7 +35,9 @@ def csv_columns(
         DataError: not CSV; a column without a value, whose type must be declared.
     """
     guesses = {
-        name: TypeGuess(name, options.decimal) for name in csv_names(path, where, options) if name not in declared
+        name: TypeGuess(name, options.decimal, options.timestamp_formats)
+        for name in csv_names(path, where, options)
+        if name not in declared
     }
     if guesses:
         for batch in csv_batches(path, where, options, dict.fromkeys(guesses, "string")):
@@ -108,6 +110,12 @@ def row_number(options: CsvOptions, row: int) -> int:
     return row + 1 + options.has_header + options.skip_rows
 
 
+def timestamp_parsers(options: CsvOptions) -> list[Any]:
+    from pyarrow import csv
+
+    return [*options.timestamp_formats, csv.ISO8601] if options.timestamp_formats else []
+
+
 @contextlib.contextmanager
 def _opened(
     path: Path,
@@ -134,6 +142,7 @@ def _opened(
         quoted_strings_can_be_null=False,
         include_columns=list(types),
         decimal_point=options.decimal,
+        timestamp_parsers=timestamp_parsers(options),
     )
     parse = csv.ParseOptions(
         delimiter=options.delimiter,

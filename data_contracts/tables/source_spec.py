@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.types.column_types import UnknownType, arrow_type
+from headway.data_contracts.types.text_types import format_problem
 
 Format = Literal["text-files", "parquet", "csv", "json-lines"]
 
@@ -33,6 +35,12 @@ class CsvOptions(Frozen):
         description="The columns' names where the file has none; without a header and without names: f0, f1 and so on.",
     )
     skip_rows: int = Field(default=0, ge=0, description="Lines before the header, or before the first row.")
+    timestamp_formats: tuple[str, ...] = Field(
+        default=(),
+        exclude_if=operator.not_,
+        description="How dates and times are written, such as `%d.%m.%Y` or `%m/%d/%Y %H:%M`, in the order in which "
+        "they are tried. ISO 8601 is always read.",
+    )
     nulls: tuple[str, ...] = Field(default=("",), description="Unquoted spellings of a null. A quoted one is a text.")
     max_row_bytes: int = Field(
         default=16 << 20,
@@ -40,6 +48,14 @@ class CsvOptions(Frozen):
         le=1 << 30,
         description="The longest row that is certain to be read. So much text is parsed at a time, and held in memory.",
     )
+
+    @field_validator("timestamp_formats")
+    @classmethod
+    def _are_timestamp_formats(cls, formats: tuple[str, ...]) -> tuple[str, ...]:
+        for each in formats:
+            if problem := format_problem(each):
+                raise ValueError(f"{each!r} {problem}")
+        return formats
 
     @model_validator(mode="after")
     def _names_come_from_one_place(self) -> Self:

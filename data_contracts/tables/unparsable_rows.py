@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.store.quarantine_limit import limit_advice
-from headway.data_contracts.tables.csv_files import csv_names, csv_texts, row_number
+from headway.data_contracts.tables.csv_files import csv_names, csv_texts, row_number, timestamp_parsers
 from headway.data_contracts.tables.json_files import json_batches, json_columns
-from headway.data_contracts.tables.source_spec import SourceSpec
+from headway.data_contracts.tables.source_spec import CsvOptions, SourceSpec
 from headway.data_contracts.types.column_types import arrow_type
 from headway.data_contracts.types.text_types import TypeGuess
 
@@ -78,10 +78,12 @@ def tolerant_columns(
     if spec.format != "csv":
         return json_columns(path, where, declared, lambda *_: None, valueless)
     names = csv_names(path, where, spec.csv)
-    guesses = {name: TypeGuess(name, spec.csv.decimal) for name in names if name not in declared}
+    guesses = {
+        name: TypeGuess(name, spec.csv.decimal, spec.csv.timestamp_formats) for name in names if name not in declared
+    }
     for batch in csv_texts(path, where, spec.csv, names, lambda _: None):
         for name, guess in guesses.items():
-            guess.see(_read_values(batch.column(name), pa.string(), spec.csv.decimal)[0])
+            guess.see(_read_values(batch.column(name), pa.string(), spec.csv)[0])
     return {name: declared[name] if name in declared else guesses[name].type_name(where, valueless) for name in names}
 
 
@@ -146,7 +148,7 @@ class _Csv:
         bad: dict[int, list[str]] = {int(row): [""] for row in np.flatnonzero(places < 0)}
         arrays = []
         for name, kind in self._types.items():
-            array, is_bad = _read_values(texts.column(name), kind, self._options.decimal)
+            array, is_bad = _read_values(texts.column(name), kind, self._options)
             for place in np.flatnonzero(is_bad):
                 bad.setdefault(int(rows[place]), []).append(name)
             arrays.append(array.take(pa.array(places, mask=places < 0)))
@@ -181,13 +183,13 @@ def _empty(names: Sequence[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], pa.binary()) for _ in names], names=list(names))
 
 
-def _read_values(texts: pa.Array, kind: pa.DataType, decimal: str) -> tuple[pa.Array, NDArray[np.bool_]]:
+def _read_values(texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> tuple[pa.Array, NDArray[np.bool_]]:
     """Values of a type out of their texts, and which of them are none: those are null."""
     import numpy as np
     import pyarrow as pa
 
     encoded = texts.dictionary_encode()
-    values, is_bad = _halved(encoded.dictionary, kind, decimal)
+    values, is_bad = _halved(encoded.dictionary, kind, options)
     indices = encoded.indices
     of_rows = np.zeros(len(texts), bool)
     known = indices.is_valid().to_numpy(zero_copy_only=False)
@@ -197,23 +199,23 @@ def _read_values(texts: pa.Array, kind: pa.DataType, decimal: str) -> tuple[pa.A
     return values.take(indices), of_rows
 
 
-def _halved(texts: pa.Array, kind: pa.DataType, decimal: str) -> tuple[pa.Array, NDArray[np.bool_]]:
+def _halved(texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> tuple[pa.Array, NDArray[np.bool_]]:
     import numpy as np
     import pyarrow as pa
 
     # Arrow refuses all values for one bad one, without its place; halves find each in few readings.
     try:
-        return _parsed(texts, kind, decimal), np.zeros(len(texts), bool)
+        return _parsed(texts, kind, options), np.zeros(len(texts), bool)
     except pa.ArrowInvalid:
         if len(texts) == 1:
             return pa.nulls(1, kind), np.ones(1, bool)
     middle = len(texts) // 2
     halves = texts.slice(0, middle), texts.slice(middle)
-    (first, bad), (second, more) = (_halved(half, kind, decimal) for half in halves)
+    (first, bad), (second, more) = (_halved(half, kind, options) for half in halves)
     return pa.concat_arrays([first, second]), np.concatenate([bad, more])
 
 
-def _parsed(texts: pa.Array, kind: pa.DataType, decimal: str) -> pa.Array:
+def _parsed(texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> pa.Array:
     """Read by the CSV reader itself, so that what is a value here is one there."""
     import pyarrow as pa
     from pyarrow import csv
@@ -226,7 +228,11 @@ def _parsed(texts: pa.Array, kind: pa.DataType, decimal: str) -> pa.Array:
         read_options=csv.ReadOptions(use_threads=False, column_names=["value", ""], block_size=len(lines) + 1),
         parse_options=csv.ParseOptions(newlines_in_values=True),
         convert_options=csv.ConvertOptions(
-            column_types={"value": kind}, include_columns=["value"], null_values=[], decimal_point=decimal
+            column_types={"value": kind},
+            include_columns=["value"],
+            null_values=[],
+            decimal_point=options.decimal,
+            timestamp_parsers=timestamp_parsers(options),
         ),
     )
     return table.column(0).combine_chunks()

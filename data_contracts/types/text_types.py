@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headway.data_contracts.store.errors import DataError
@@ -15,23 +17,27 @@ CANDIDATES = ("int64", "double", "bool", "date32[day]", "timestamp[us]", "timest
 CODES = r"^[+-]?0[0-9]|^[+-]?[0-9]{19,}$"
 """Digits that are no number: a leading zero (a post code), or more than an int64 holds."""
 
+DIRECTIVES = ("d", "m", "b", "B", "Y", "y", "H", "I", "p", "M", "S")
+"""Of strptime. With `%z` among its formats Arrow reads ISO 8601 no longer where a column has no zone."""
+
 
 class TypeGuess:
     """Watches the texts of one column.
 
     Args:
         decimal: what stands before the fraction of a number.
+        timestamp_formats: how dates and times are written, besides ISO 8601.
     """
 
-    def __init__(self, name: str, decimal: str = ".") -> None:
-        self._name, self._decimal = name, decimal
+    def __init__(self, name: str, decimal: str = ".", timestamp_formats: Sequence[str] = ()) -> None:
+        self._name, self._decimal, self._formats = name, decimal, timestamp_formats
         self._left = list(CANDIDATES)
         self._has_value = False
 
     def see(self, texts: pa.Array) -> None:
         values = texts.drop_null()
         self._has_value = self._has_value or len(values) > 0
-        self._left = [kind for kind in self._left if _are(values, kind, self._decimal)]
+        self._left = [kind for kind in self._left if _are(values, kind, self._decimal, self._formats)]
 
     def type_name(self, where: str, valueless: str = "") -> str:
         """Arguments and errors as of `guessed`."""
@@ -60,7 +66,17 @@ def guessed(name: str, kind: str, where: str, *, is_known: bool, valueless: str 
     return kind
 
 
-def _are(values: pa.Array, kind: str, decimal: str) -> bool:
+def format_problem(text: str) -> str:
+    """What keeps a text from saying how dates are written; empty where nothing does."""
+    directives = re.findall("%(.?)", text)
+    if (unknown := next((each for each in directives if each not in DIRECTIVES), None)) is not None:
+        return f"has %{unknown}, which is not read; there are {', '.join(f'%{each}' for each in DIRECTIVES)}"
+    if any(len([each for each in directives if each in part]) != 1 for part in ("d", "mbB", "Yy")):
+        return "needs a day, a month and a year, once each: such as %d.%m.%Y"
+    return ""
+
+
+def _are(values: pa.Array, kind: str, decimal: str, timestamp_formats: Sequence[str]) -> bool:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -71,6 +87,9 @@ def _are(values: pa.Array, kind: str, decimal: str) -> bool:
         if pc.any(pc.match_substring(values, ".")).as_py():
             return False
         values = pc.replace_substring(values, decimal, ".")
+    if kind == "timestamp[us]":
+        for each in timestamp_formats:
+            values = values.filter(pc.strptime(values, format=each, unit="us", error_is_null=True).is_null())
     try:
         values.cast(arrow_type(kind))
     except pa.ArrowException:

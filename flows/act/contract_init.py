@@ -325,11 +325,18 @@ def _print_written_as(drafted: ContractDraft, console: Console) -> None:
     """How delimited text was read: where that is wrong, nothing that follows is right."""
     csv, given, also = drafted.source.spec.csv, drafted.given, drafted.source.also_delimiters
     parts = {"delimiter": repr(csv.delimiter), "encoding": csv.encoding, "decimal": repr(csv.decimal)}
+    if csv.timestamp_formats:
+        parts["timestamp_format"] = " and ".join(map(repr, csv.timestamp_formats))
     found = [name for name in parts if not getattr(given, name)]
-    line = ", ".join(f"{name} {value}{'' if name in found else ' (as you said)'}" for name, value in parts.items())
-    options = ", ".join(f"--{name}" for name in found)
+    line = ", ".join(
+        f"{name.replace('_', ' ')} {value}{'' if name in found else ' (as you said)'}" for name, value in parts.items()
+    )
+    options = ", ".join(f"--{name.replace('_', '-')}" for name in found)
     others = f"; found in the first lines: {options} {'says' if len(found) == 1 else 'say'} another" if found else ""
     console.print(Text(one_line(f"read as      {line}{others}")))
+    if drafted.source.unclear_dates:
+        dates = "dates may be %d/%m/%Y or %m/%d/%Y, and are texts so far: `--timestamp-format` says which it is"
+        console.print(Text(one_line(f"             {dates}"), style="yellow"))
     if also:
         fits = f"{' and '.join(map(repr, also))} would part the first lines as well: `--delimiter` says which it is"
         console.print(Text(one_line(f"             {fits}"), style="yellow"))

@@ -11,7 +11,16 @@ from typing import Annotated, Literal
 import typer
 
 from headway.flows.config.request import RetrainRequest
-from headway.flows.console.options import AsJson, Decimal, Delimiter, Encoding, Label, Pipeline, WorkspaceUri
+from headway.flows.console.options import (
+    AsJson,
+    Decimal,
+    Delimiter,
+    Encoding,
+    Label,
+    Pipeline,
+    TimestampFormat,
+    WorkspaceUri,
+)
 from headway.flows.console.output import emit, print_json, print_line
 
 
@@ -26,6 +35,7 @@ def init_project(
     delimiter: Delimiter = "",
     encoding: Encoding = "",
     decimal: Decimal = "",
+    timestamp_format: TimestampFormat = "",
 ) -> None:
     """Write a project that retrains at once.
 
@@ -34,7 +44,7 @@ def init_project(
     from headway.data_contracts.sources.delimited import csv_choice
     from headway.flows.act.project_init import print_project, write_project
 
-    given = csv_choice(delimiter, encoding, decimal)
+    given = csv_choice(delimiter, encoding, decimal, timestamp_format)
     print_project(write_project(name, data, Path.cwd(), label=label, given=given))
 
 

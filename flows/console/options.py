@@ -51,6 +51,12 @@ Delimiter = Annotated[
     typer.Option(metavar="CHAR", help=f"What parts the values of delimited text, such as `;` or `tab`; {_FOUND}"),
 ]
 Encoding = Annotated[str, typer.Option(metavar="NAME", help=f"How delimited text is written, such as cp1252; {_FOUND}")]
+TimestampFormat = Annotated[
+    str,
+    typer.Option(
+        metavar="FORMAT", help=f"How dates of delimited text are written besides ISO 8601, such as `%d.%m.%Y`; {_FOUND}"
+    ),
+]
 Decimal = Annotated[
     str, typer.Option(metavar="MARK", help=f"What stands before a number's fraction: `.` or `,`; {_FOUND}")
 ]

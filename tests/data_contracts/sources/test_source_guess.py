@@ -246,3 +246,33 @@ def test_words_that_mean_nothing_are_refused(words: tuple[str, str, str], messag
 def test_a_first_column_without_a_name_is_seen_behind_a_byte_order_mark(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbf,a\n0,1\n")
     assert guess_source("a.csv", base=tmp_path).has_index
+
+
+@pytest.mark.parametrize(
+    ("lines", "formats", "is_unclear"),
+    [
+        ("day\n1.2.2025\n", ("%d.%m.%Y",), False),
+        ("day\n01/02/2025\n25/02/2025\n", ("%d/%m/%Y",), False),
+        ("day\n02/01/2025\n02/25/2025\n", ("%m/%d/%Y",), False),
+        ("day\n02/01/2025\n", (), True),
+        ("day,at\n02/01/2025,25/01/2025 10:30\n", ("%d/%m/%Y", "%d/%m/%Y %H:%M"), False),
+        ("at\n25-01-2025 10:30:05\n", ("%d-%m-%Y %H:%M:%S",), False),
+        ("day,other\n25/01/2025,01/25/2025\n", (), True),
+        ("day\n25/25/2025\n", (), False),
+        ("day\n25/01/2025\nunknown\n", (), False),
+        ("day\n2025-01-25\n", (), False),
+        ('day,"a, b"\n"25/01/2025","1, 2"\n,\n', ("%d/%m/%Y",), False),
+    ],
+)
+def test_how_dates_are_written_is_found_where_they_tell(tmp_path: Path, lines: str, formats, is_unclear: bool) -> None:
+    (tmp_path / "a.csv").write_text(lines)
+    found = guess_source("a.csv", base=tmp_path)
+    assert (found.spec.csv.timestamp_formats, found.unclear_dates) == (formats, is_unclear)
+
+
+def test_how_dates_are_written_can_be_said(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("day\n02/01/2025\n")
+    found = guess_source("a.csv", base=tmp_path, given=csv_choice("", "", "", "%m/%d/%Y"))
+    assert (found.spec.csv.timestamp_formats, found.unclear_dates) == (("%m/%d/%Y",), False)
+    with pytest.raises(ConfigError, match="needs a day"):
+        csv_choice("", "", "", "%m/%Y")

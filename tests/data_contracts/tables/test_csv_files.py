@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,32 @@ def test_points_beside_decimal_commas_are_no_numbers_and_a_comma_has_one_meaning
     assert csv_columns(path, path.name, CsvOptions(delimiter=";", decimal=","), {})["a"] == "string"
     with pytest.raises(ValidationError, match="both a comma"):
         CsvOptions(decimal=",")
-    assert CsvOptions().model_dump().keys().isdisjoint({"encoding", "decimal"}), (
+    assert CsvOptions().model_dump().keys().isdisjoint({"encoding", "decimal", "timestamp_formats"}), (
         "snapshots made before have another key"
     )
+
+
+def test_dates_are_read_as_the_formats_say_and_as_iso_8601(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "day,at,moment,text\n"
+        "31/12/2025,31/12/2025 07:05,2025-12-31T07:05+0200,31/12/2025\n"
+        "2026-01-02,02/01/2026 07:05,2026-01-02T00:00Z,13/13/2025\n",
+    )
+    options = CsvOptions(timestamp_formats=("%d/%m/%Y", "%d/%m/%Y %H:%M"))
+    assert csv_columns(path, path.name, options, {}) == {
+        **dict.fromkeys(("day", "at"), "timestamp[us]"),
+        "moment": "timestamp[us, tz=UTC]",
+        "text": "string",
+    }
+    first, second = rows(path, options)
+    assert (first["day"], second["day"]) == (datetime(2025, 12, 31), datetime(2026, 1, 2))
+    assert (first["at"], second["at"]) == (datetime(2025, 12, 31, 7, 5), datetime(2026, 1, 2, 7, 5))
+    assert first["moment"] == datetime(2025, 12, 31, 5, 5, tzinfo=UTC)
+    assert csv_columns(path, path.name, CsvOptions(), {})["day"] == "string"
+
+
+@pytest.mark.parametrize("wrong", ["%d/%m", "%d.%m.%Y %q", "%Y-%Y-%d", "day", "%d/%m/%Y %", "%d.%m.%Y %z", ""])
+def test_a_format_without_a_date_or_of_unknown_parts_is_refused(wrong: str) -> None:
+    with pytest.raises(ValidationError, match=r"needs a day|is not read"):
+        CsvOptions(timestamp_formats=(wrong,))

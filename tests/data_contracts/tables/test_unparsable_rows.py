@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import uuid
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +168,13 @@ def test_numbers_with_a_decimal_comma_are_no_bad_cells(tmp_path: Path) -> None:
     assert found == [{"x": 1.5, "straße": "köln"}, {"x": None, "straße": "ä"}]
     assert [(each.number, each.column) for each in bad] == [(3, "x")]
     assert tolerant_columns(spec("a.csv", **options), path, "a.csv", {}) == {"x": "string", "straße": "string"}
+
+
+def test_dates_of_the_formats_are_no_bad_cells_and_others_are(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("day,n\n31/12/2025,1\n12/31/2025,2\n01/02/2026,x\n")
+    options = {"csv": CsvOptions(timestamp_formats=("%d/%m/%Y",))}
+    found, bad = read(path, {"day": "timestamp[us]", "n": "int64"}, **options)
+    assert [row["day"] for row in found] == [datetime(2025, 12, 31), None, datetime(2026, 2, 1)]
+    assert [(each.number, each.column) for each in bad] == [(3, "day"), (4, "n")]
+    assert tolerant_columns(spec("a.csv", **options), path, "a.csv", {}) == {"day": "string", "n": "string"}
