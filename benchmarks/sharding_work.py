@@ -112,7 +112,7 @@ def headway(source: Path, target: Path, codec: str, memory_mb: int = 512) -> Wor
         files=(),
         libraries=libraries(spec.encoder),
         statistics={
-            "numeric": [{"column": name, "mean": 0.5, "deviation": 2.0} for name in floats],
+            "numeric": [{"column": name, "num_values": 1, "mean": 0.5, "deviation": 2.0} for name in floats],
             "categorical": [{"column": name, "values": list(range(1000))} for name in ints],
             "label": None,
         },
