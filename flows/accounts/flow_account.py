@@ -21,6 +21,8 @@ from headway.training.launch.base.retry_budget import OWNER_WAS_LOST
 from headway.training.observe.ledger import Event
 
 FORMAT_VERSION = 1
+STANDARD = "standard"
+"""The class of a pipeline that says none, as none could for a while."""
 CURVE_POINTS = 100
 """Of loss and step time that are kept for a picture."""
 
@@ -50,6 +52,8 @@ class FlowAccount(BaseModel):
     format_version: int = FORMAT_VERSION
     flow_run: Text
     pipeline: Text
+    owner: Text = ""
+    job_class: Text = STANDARD
     host: Text
     device: Text
     """The kind that it trained on, as its maker names it; `cpu` also where it trained nothing."""
@@ -96,6 +100,8 @@ def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Good
     return FlowAccount(
         flow_run=flow.flow_run,
         pipeline=flow.pipeline,
+        owner=str(begin.get("owner") or ""),
+        job_class=str(begin.get("job_class") or STANDARD),
         host=str(begin.get("host", "")),
         device=next((attempt.device for attempt in reversed(attempts) if attempt.device), "cpu"),
         run=flow.run,

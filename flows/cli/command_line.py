@@ -27,6 +27,7 @@ from headway.data_contracts.store.errors import (
 )
 from headway.data_contracts.store.places import as_unusable
 from headway.data_contracts.store.published_files import opened
+from headway.flows.cli.alerts import app as alerts_app
 from headway.flows.cli.ci import ci
 from headway.flows.cli.contract import app as contract_app
 from headway.flows.cli.decide import hold, promote, refuse, release, retire, rollback
@@ -73,8 +74,8 @@ PANELS = {
     "Prepare": ("init", "contract", "schema", "explain", "doctor", "plan", "rehearse"),
     "Retrain": ("retrain", "trials", "stop", "resume"),
     "Look": (
-        *("status", "logs", "goodput", "cost", "board", "report", "postmortem", "metrics", "history", "compare"),
-        *("windows", "triggers", "shards", "profile", "ui"),
+        *("status", "logs", "goodput", "cost", "board", "report", "postmortem", "metrics", "alerts", "history"),
+        *("compare", "windows", "triggers", "shards", "profile", "ui"),
     ),
     "Decide": (
         *("promote", "refuse", "rollback", "retire", "hold", "release"),
@@ -108,6 +109,7 @@ app = typer.Typer(
 )
 
 app.add_typer(contract_app, name="contract")
+app.add_typer(alerts_app, name="alerts")
 app.add_typer(windows_app)
 
 

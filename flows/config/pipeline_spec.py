@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -33,6 +33,9 @@ from headway.training.launch.base.gang import LaunchSpec
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]*$"
 
 
+JobClass = Literal["critical", "standard", "experiment"]
+
+
 class PipelineSpec(Frozen):
     pipeline: str = Field(pattern=NAME_PATTERN, description="Name of the pipeline: lower case and dashes.")
     source: SourceSpec = Field(description="Where the data lie.")
@@ -44,6 +47,17 @@ class PipelineSpec(Frozen):
     promotion: PromotionSpec = Field(default_factory=PromotionSpec, description="What it takes to become champion.")
     registry: RegistrySpec = Field(description="Where it is registered.")
     trials: TrialsSpec | None = Field(default=None, description="What `headway trials` tries out; empty: nothing.")
+    owner: str = Field(
+        default="",
+        max_length=100,
+        pattern=r"^([A-Za-z0-9][A-Za-z0-9 ._@/-]*)?$",
+        description="The team that hears of its alerts; empty: whoever hears of all of the workspace's.",
+    )
+    job_class: JobClass = Field(
+        default="standard",
+        description="How urgent its failures are; alerts are routed by it. Those of an `experiment` are tickets, and "
+        "spend no error budget.",
+    )
     occupies: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Annotated[int, Field(ge=1)]] = Field(
         default_factory=dict,
         description="What its ranks occupy, such as `{gpus: 4}`, of the `limits` of the profile it is deployed by.",

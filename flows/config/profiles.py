@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from headway.data_contracts.store.credentials import credential_in_value, is_secret_name
 from headway.data_contracts.store.documents import Frozen, Json
@@ -116,6 +116,17 @@ class DeploymentProfile(Frozen):
         description="A notification block of the server, type/name, such as slack-webhook/ops. `none`: nobody is told, "
         "and `deploy` does not warn of it; empty: nobody is, and it does.",
     )
+    notify_tickets: str = Field(
+        default="",
+        pattern=r"^([a-z0-9-]+/[a-z0-9-]+)?$",
+        description="Another such block for what waits for a working day; empty: `notify` has it, too.",
+    )
+
+    @model_validator(mode="after")
+    def _tickets_follow_pages(self) -> Self:
+        if self.notify_tickets and self.notify in ("", NOBODY):
+            raise ValueError("notify_tickets goes with `notify`, which names who hears of the rest")
+        return self
 
     @field_validator("limits")
     @classmethod

@@ -8,6 +8,7 @@ from headway.data_contracts.store.documents import Json
 from headway.flows import watch
 from headway.flows.config.profiles import HEARTBEATS_MISSED
 from headway.flows.deploy.resources import WATCH, DesiredState, Resource
+from headway.flows.monitoring.alerts import Severity
 from headway.flows.prefect_api.champion_event import CHAMPION_MOVED, MODEL
 from headway.flows.report.summary import AWAITING_APPROVAL
 from headway.flows.triggers.run_requests import BY_LIMIT
@@ -91,6 +92,7 @@ def lost_starts(wanted: DesiredState) -> Resource:
             ["prefect.flow-run.Cancelled"],
             match={"prefect.resource.id": "prefect.flow-run.*", "prefect.state-message": LIMIT_REACHED},
         ),
+        severity="ticket",
         tag=wanted.unwatched,
     )
 
@@ -102,6 +104,7 @@ def starving(wanted: DesiredState) -> Resource:
         "starving pipelines",
         f"Fires where window after window closes before a run is finished, so that newer data wait. {MISSED_TOO_MANY}",
         _trigger([f"prefect.flow-run.{STARVING}"]),
+        severity="ticket",
     )
 
 
@@ -123,6 +126,7 @@ def missed_windows(wanted: DesiredState) -> Resource:
         "missed windows",
         "Fires where a retrain came when its window was over, or nearly. The next window takes it.",
         _trigger(sorted(f"prefect.flow-run.{state}" for state in LOST)),
+        severity="ticket",
     )
 
 
@@ -133,6 +137,7 @@ def champions(wanted: DesiredState) -> Resource:
         "new champions",
         "Fires where a retrain or a person made a version champion by a deployment.",
         _trigger([CHAMPION_MOVED], match={"prefect.resource.id": f"{MODEL}.*"}),
+        severity="ticket",
         recipient="{{ event.payload.model }}",
         message=OF_THE_CHAMPION,
     )
@@ -181,6 +186,7 @@ def _automation(
     *,
     actions: Sequence[Json] = (DO_NOTHING,),
     is_notified: bool = True,
+    severity: Severity = "page",
     tag: str = "",
     for_each: tuple[str, ...] = ("prefect.resource.id",),
     recipient: str = "{{ flow_run.name }}",
@@ -194,8 +200,8 @@ def _automation(
     if wanted.notify_block_id is not None and is_notified:
         # What happened comes first: a pager shows the beginning.
         body = f"{message}\n{{{{ flow_run|ui_url }}}}\n\n{description}"
-        subject = f"Headway {wanted.project} {wanted.profile_name}: {name}: {recipient}"
-        block = wanted.notify_block_id
+        subject = f"Headway {severity}: {wanted.project} {wanted.profile_name}: {name}: {recipient}"
+        block = (wanted.ticket_block_id if severity == "ticket" else None) or wanted.notify_block_id
         notifications = [{"type": "send-notification", "block_document_id": block, "subject": subject, "body": body}]
     # Runs carry their deployment's tags, and events those of their run: nobody else's are touched.
     ours = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag or wanted.mark}"}

@@ -93,6 +93,8 @@ def deploy(
     with connected() as server:
         if notify not in ("", NOBODY):
             wanted = dataclasses.replace(wanted, notify_block_id=server.notification_block(notify))
+        if tickets := wanted.profile.notify_tickets:
+            wanted = dataclasses.replace(wanted, ticket_block_id=server.notification_block(tickets))
         resources = desired(wanted)
         found = actual(server, wanted.mark)
         changes = difference(resources, found, adopt=adopt)

@@ -64,6 +64,8 @@ class DesiredState:
     """Flow name to the JSON schema of its parameters."""
     now: datetime.datetime
     notify_block_id: str | None = None
+    ticket_block_id: str | None = None
+    """For what waits for a working day; None: the same one."""
 
     @property
     def mark(self) -> str:

@@ -6,7 +6,8 @@ name families of `families`, and totals that `rules` records. Those of a pipelin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from textwrap import indent
 from typing import Literal
 
 from headway.flows.accounts.objectives import LEAST_ETTR, OBJECTIVES
@@ -35,7 +36,16 @@ LEAST_COST_USD = 10
 """Of a day that may be out of line: less is not worth a ticket."""
 
 _NOT_HELD = "unless on (pipeline, job, instance) headway_pipeline_held == 1"
+_OF_PIPELINE = "on (pipeline, job, instance)"
 _IS_TRAINING = 'and on (pipeline, job, instance) train_run_info{stage="launch"} == 1'
+
+
+def _with_owner(expr: str) -> str:
+    """The same condition, with owner and job class of its pipeline as labels where they are known."""
+    return (
+        f"(\n{indent(expr, '  ')}\n)\n* {_OF_PIPELINE} group_left (owner, job_class) headway_pipeline_info\n"
+        f"or\n(\n{indent(expr, '  ')}\n)\nunless {_OF_PIPELINE} headway_pipeline_info"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -436,4 +446,15 @@ BURNS = tuple(
 )
 """Two for each objective: a fast burn is a page, a slow one a ticket."""
 
-ALERTS: tuple[Alert, ...] = (*PAGES, *BURNS, *TICKETS)
+OF_PIPELINES = frozenset(
+    {
+        *("RetrainFailed", "RetrainsFailInARow", "ProcessStopped", "RunWithoutProgress", "ScheduleSilent"),
+        *("WindowsStarve", "RequestUnanswered", "CheckpointOld"),
+    }
+)
+"""Routed by whom the pipeline belongs to, and by how urgent it is."""
+
+ALERTS: tuple[Alert, ...] = tuple(
+    replace(alert, expr=_with_owner(alert.expr)) if alert.name in OF_PIPELINES else alert
+    for alert in (*PAGES, *BURNS, *TICKETS)
+)

@@ -36,7 +36,7 @@ def _histogram(help_text: str, *labels: str) -> Family:
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         # Flow runs that are over.
-        "train_runs_total": _counter("Flow runs, by how they ended.", "pipeline", "outcome", "cause"),
+        "train_runs_total": _counter("Flow runs, by how they ended.", "pipeline", "job_class", "outcome", "cause"),
         "train_run_duration_seconds": _histogram("Wall time of flow runs.", "pipeline", "outcome"),
         "train_time_seconds_total": _counter("Wall time of runs' lives, by what it was good for.", "state"),
         "train_device_seconds_total": _counter("The same times devices.", "state"),
@@ -96,6 +96,12 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "headway_retrain_finished_timestamp_seconds": _gauge("When the newest that did finished.", "pipeline"),
         "headway_retrain_failed_timestamp_seconds": _gauge(
             "No retrain has finished since.", "pipeline", "stage", "cause"
+        ),
+        "headway_pipeline_info": _gauge(
+            "1: who hears of it, and how urgent its failures are, as of its newest retrain.",
+            "pipeline",
+            "owner",
+            "job_class",
         ),
         "headway_pipeline_held": _gauge("1: a person holds it.", "pipeline"),
         "headway_retrain_asked_timestamp_seconds": _gauge("Asked for, and none has finished.", "pipeline"),

@@ -6,6 +6,7 @@ from collections import Counter
 
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.accounts.figures import TrainingFigures
+from headway.flows.accounts.flow_account import STANDARD
 from headway.flows.accounts.flow_ledgers import ledger_spool
 from headway.flows.accounts.traces import run_named
 from headway.flows.run.running_retrains import RunningRetrain
@@ -22,6 +23,7 @@ class LiveFlow:
         self._workspace, self._flow_run = workspace, flow_run
         self.figures = TrainingFigures()
         self.last_step_unix_s: float | None = None
+        self.owner, self.job_class = "", STANDARD
         self._flow = SpoolTail(ledger_spool(workspace, flow_run))
         self._runs: dict[str, None] = {}
         """Trials are at several."""
@@ -45,6 +47,8 @@ class LiveFlow:
         try:
             for event in tail.stream():
                 self.figures.take(event)
+                if event["event"] == "flow.begin":
+                    self.owner, self.job_class = str(event.get("owner") or ""), str(event.get("job_class") or STANDARD)
                 if run := run_named(event):
                     self._runs[run] = None
                 if event["event"] == "step":

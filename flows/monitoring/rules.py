@@ -22,6 +22,7 @@ RUNBOOKS = "operations/alerts.html"
 """Below the address of the documentation, which each site has to say for itself."""
 EVERY: dict[Group, str] = {"now": "2s", "state": "15s", "days": "1m"}
 """How often the rules of a group are looked at."""
+_BUDGETED = 'job_class!="experiment"'
 _SEEN = "0 * headway_status_timestamp_seconds"
 
 _HEADER = """\
@@ -45,8 +46,8 @@ def _of_workspace(family: str, matchers: str, *labels: str) -> str:
 
 def _of_pipelines(outcomes: str) -> str:
     return (
-        f'sum without (outcome, cause) (train_runs_total{{outcome=~"{outcomes}"}})\n'
-        "or 0 * sum without (outcome, cause) (train_runs_total)"
+        f'sum without (job_class, outcome, cause) (train_runs_total{{outcome=~"{outcomes}"}})\n'
+        "or 0 * sum without (job_class, outcome, cause) (train_runs_total)"
     )
 
 
@@ -67,10 +68,10 @@ def _totals_of_state() -> Iterator[dict[str, Any]]:
 
 
 def _totals_of_days() -> Iterator[dict[str, Any]]:
-    run_labels = ("pipeline", "outcome", "cause")
-    bad = f'outcome=~"failed|lost", cause!~"{_one_of(*ORDERLY)}"'
+    run_labels = ("pipeline", "job_class", "outcome", "cause")
+    bad = f'outcome=~"failed|lost", cause!~"{_one_of(*ORDERLY)}", {_BUDGETED}'
     yield _total("runs_bad", _of_workspace("train_runs_total", bad, *run_labels))
-    good = _of_workspace("train_runs_total", 'outcome="succeeded"', *run_labels)
+    good = _of_workspace("train_runs_total", f'outcome="succeeded", {_BUDGETED}', *run_labels)
     yield _total("runs", f"workspace:runs_bad:total\n+ ({good})")
     verified = ("train_checkpoint_total", "op", "outcome")
     yield _total("checkpoints_bad", _of_workspace(verified[0], 'op="verify", outcome!="ok"', *verified[1:]))

@@ -28,7 +28,10 @@ class Totals:
         self._joules = 0.0
         self.flow_runs: set[str] = set()
         """Those that were taken."""
-        self._runs: Counter[tuple[str, str, str]] = Counter()
+        self._runs: Counter[tuple[str, str, str, str]] = Counter()
+        """By pipeline, job class, outcome and cause."""
+        self._newest: dict[str, FlowAccount] = {}
+        """Of each pipeline."""
         self._durations_s: dict[tuple[str, str], Histogram] = {}
         self._seconds: dict[State, float] = {}
         self._device_seconds: dict[State, float] = {}
@@ -43,7 +46,10 @@ class Totals:
 
     def take(self, account: FlowAccount) -> None:
         self.flow_runs.add(account.flow_run)
-        self._runs[account.pipeline, account.outcome, account.cause] += 1
+        self._runs[account.pipeline, account.job_class, account.outcome, account.cause] += 1
+        newest = self._newest.get(account.pipeline)
+        if newest is None or account.end_unix_s > newest.end_unix_s:
+            self._newest[account.pipeline] = account
         of = (account.pipeline, account.outcome)
         self._durations_s.setdefault(of, Histogram.empty("run")).take(account.end_unix_s - account.begin_unix_s)
         goodput = account.goodput
@@ -97,14 +103,16 @@ class Totals:
         figures.add(live)
         _fill_training(samples, figures)
 
+    def owners(self) -> dict[str, tuple[str, str]]:
+        """Of each pipeline its owner and its job class, as its newest flow run had them."""
+        return {pipeline: (account.owner, account.job_class) for pipeline, account in self._newest.items()}
+
     def _fill_runs(self, samples: Samples) -> None:
-        pipelines = sorted({pipeline for pipeline, _, _ in self._runs})
-        may_be = {(pipeline, "succeeded", "") for pipeline in pipelines}
-        may_be |= {(pipeline, "lost", OWNER_WAS_LOST.cause) for pipeline in pipelines}
-        may_be |= {(pipeline, "failed", cause) for pipeline in pipelines for cause in CAUSES}
-        for pipeline, outcome, cause in sorted(may_be | self._runs.keys()):
-            number = self._runs[pipeline, outcome, cause]
-            samples.value("train_runs_total", number, pipeline=pipeline, outcome=outcome, cause=cause)
+        ends = [("succeeded", ""), ("lost", OWNER_WAS_LOST.cause), *(("failed", cause) for cause in CAUSES)]
+        may_be = {(pipeline, job_class, *end) for pipeline, job_class, _, _ in self._runs for end in ends}
+        for each in sorted(may_be | self._runs.keys()):
+            of = dict(zip(("pipeline", "job_class", "outcome", "cause"), each, strict=True))
+            samples.value("train_runs_total", self._runs[each], **of)
         for (pipeline, outcome), histogram in sorted(self._durations_s.items()):
             samples.histogram("train_run_duration_seconds", histogram, pipeline=pipeline, outcome=outcome)
         for pipeline, (_, ratio) in sorted(self._ettr.items()):

@@ -67,6 +67,10 @@ class WorkspaceMetrics:
             figures.add(live[retrain.flow_run].figures)
             interruptions.update(live[retrain.flow_run].interruptions())
         totals.fill(samples, figures, interruptions)
+        owners = totals.owners()
+        owners.update((each.pipeline, (live[each.flow_run].owner, live[each.flow_run].job_class)) for each in running)
+        for pipeline, (owner, job_class) in sorted(owners.items()):
+            samples.value("headway_pipeline_info", 1, pipeline=pipeline, owner=owner, job_class=job_class)
         # Prometheus refuses what has one value twice: of a pipeline's retrains, some of which may wait, the one that
         # began last speaks.
         return list({retrain.pipeline: retrain for retrain in running}.values())

@@ -126,7 +126,8 @@ def _ledger(
         ledger.listeners.extend((*watchers.get(), *run_log()))
         # The kernel gives a number again once its process has ended; with the start it is unique.
         here = {"host": socket.gethostname(), "pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
-        begin = {"pipeline": pipeline.pipeline, "note": request.note, "started_unix_s": started_unix_s, **here}
+        who = {"pipeline": pipeline.pipeline, "owner": pipeline.owner, "job_class": pipeline.job_class}
+        begin = {**who, "note": request.note, "started_unix_s": started_unix_s, **here}
         ledger.event("flow.begin", **begin, **({"stop": message} if (message := str(stop)) else {}))
         # A full disk should be found now, not after hours of training.
         ledger.require_written()

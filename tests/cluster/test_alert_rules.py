@@ -18,7 +18,7 @@ from tests.pages import block
 TARGET = 'instance="host:9464", job="headway", owner="vision"'
 SEEN = {"up": "1+0x{n}", "headway_status_timestamp_seconds": "0+{step}x{n}"}
 """Of a workspace that is looked at all the time."""
-FIRING = 'group by (alertname, severity) (ALERTS{alertstate="firing"})'
+FIRING = 'group by (alertname, severity, job_class) (ALERTS{alertstate="firing"})'
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -33,6 +33,8 @@ class Case:
 
     fires: str = ""
     """Names of alerts, tickets with a `~` before them."""
+    labels: str = ""
+    """That they have besides."""
     series: dict[str, str]
     """In promtool's notation, one value a step; `{n}` is as many as there are steps."""
     at_s: int
@@ -53,9 +55,10 @@ def outcome_of(folder: Path, case: Case, rules: Path = SHIPPED / "rules.yaml") -
         named = f"{family}{{{', '.join(each for each in (labels, of) if each)}}}"
         values = values.replace("{n}", str(num_steps)).replace("{step}", str(case.step_s))
         series.append({"series": named, "values": values})
+    severities = {name: "ticket" if name.startswith("~") else "page" for name in case.fires.split()}
     expected = [
-        f'{{alertname="{name.removeprefix("~")}", severity="{"ticket" if name.startswith("~") else "page"}"}}'
-        for name in case.fires.split()
+        f'{{alertname="{name.removeprefix("~")}", severity="{severity}"{case.labels}}}'
+        for name, severity in severities.items()
     ]
     files = [str(rules)]
     if case.rules is not None:
@@ -86,6 +89,7 @@ def outcome_of(folder: Path, case: Case, rules: Path = SHIPPED / "rules.yaml") -
 
 FAILED = 'headway_retrain_failed_timestamp_seconds{pipeline="%s", stage="launch", cause="training"}'
 FINISHED = 'headway_retrain_finished_timestamp_seconds{pipeline="%s"}'
+INFO = 'headway_pipeline_info{pipeline="nightly", job_class="%s"}'
 RUNS = 'train_runs_total{pipeline="nightly", outcome="%s", cause="%s"}'
 VERIFIED = 'train_checkpoint_total{op="verify", outcome="%s"}'
 SECONDS = 'train_device_seconds_total{state="%s"}'
@@ -140,6 +144,17 @@ CASES = {
         at_s=6 * 3600,
     ),
     "a retrain failed": Case(series={FAILED % "nightly": "0+0x{n}"}, at_s=7200, fires="RetrainFailed"),
+    "and it is an experiment": Case(
+        series={FAILED % "nightly": "0+0x{n}", INFO % "experiment": "1+0x{n}"},
+        at_s=7200,
+        fires="RetrainFailed",
+        labels=', job_class="experiment"',
+    ),
+    "another pipeline has a class": Case(
+        series={FAILED % "nightly": "0+0x{n}", (INFO % "critical").replace("nightly", "b"): "1+0x{n}"},
+        at_s=7200,
+        fires="RetrainFailed",
+    ),
     "and somebody holds the pipeline": Case(series={FAILED % "nightly": "0+0x{n}", **HELD}, at_s=7200),
     "three in a row": Case(
         series={RUNS % ("failed", "training"): "0 1 2 3+0x{n}"}, at_s=600, fires="RetrainsFailInARow"
@@ -376,6 +391,16 @@ CASES = {
         at_s=57 * 60,
         fires="RunBudgetBurns ~RunBudgetBurns",
     ),
+    "the same of experiments": Case(
+        series={
+            name.replace("}", ', job_class="experiment"}'): values
+            for name, values in (
+                (RUNS % ("succeeded", ""), after(55, 8)),
+                (RUNS % ("lost", "infrastructure"), "_x55 2+0x{n}"),
+            )
+        },
+        at_s=57 * 60,
+    ),
     "the same of nine": Case(
         series={RUNS % ("succeeded", ""): after(55, 7), RUNS % ("lost", "infrastructure"): "_x55 2+0x{n}"},
         at_s=57 * 60,
@@ -434,6 +459,8 @@ def test_each_alert_fires_in_some_case() -> None:
         ('outcome="corrupt"', 'outcome="rotten"', "another one"),
         ("or 0 * headway_status_timestamp_seconds", "", "a corrupt checkpoint, the first"),
         (">= 10", ">= 1", "the same of nine"),
+        (', job_class!="experiment"', "", "the same of experiments"),
+        ("unless on (pipeline, job, instance) headway_pipeline_info", "", "and it is an experiment"),
         ("unless on (pipeline, job, instance) headway_pipeline_held == 1", "", "and somebody holds the pipeline"),
     ],
 )
@@ -469,6 +496,12 @@ def test_amtool_takes_the_routes_and_each_severity_has_its_receiver(tmp_path: Pa
     config.write_text(yaml.safe_dump(alertmanager_config({"pages-url": "http://a/", "tickets-url": "http://b/"})))
     done = tool("amtool", "check-config", str(config))
     assert done.returncode == 0, done.stdout + done.stderr
-    for severity, receiver in (("page", "pages"), ("ticket", "tickets")):
-        command = ("amtool", "config", "routes", "test", f"--config.file={config}", f"severity={severity}")
-        assert tool(*command, "alertname=RetrainFailed").stdout.strip() == receiver
+    for severity, job_class, receiver in (
+        ("page", "standard", "pages"),
+        ("page", "critical", "pages"),
+        ("ticket", "critical", "tickets"),
+        ("page", "experiment", "tickets"),
+    ):
+        labels = (f"severity={severity}", f"job_class={job_class}", "alertname=RetrainFailed")
+        command = ("amtool", "config", "routes", "test", f"--config.file={config}", *labels)
+        assert tool(*command).stdout.strip() == receiver

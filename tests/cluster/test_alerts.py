@@ -17,6 +17,8 @@ from typing import Any, cast
 import pytest
 from prometheus_client.metrics_core import Metric
 
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.flows.monitoring.alert_delivery import chosen, try_alertmanager
 from headway.flows.monitoring.exporter import Exporter
 from headway.flows.monitoring.samples import Samples
 from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
@@ -305,3 +307,35 @@ def test_one_root_cause_is_one_page_and_two_are_two(alertmanager: Daemon) -> Non
         (target, "page", f"{number}", common.get("pipeline", "")) for number, (_, target, common) in enumerate(PAIRS)
     }
     assert kept_back == {*wanted, ("RunBudgetBurns", "ticket", "burns", ""), ("WorkspaceUnseen", "page", "", "")}
+
+
+def test_one_of_each_page_arrives_marked_as_a_test_and_none_keeps_another_back(
+    alertmanager: Daemon, receiver: Receiver
+) -> None:
+    alerts = chosen(None)
+    delivery = try_alertmanager(alertmanager.url, alerts, owner="vision", runbooks=DOCS)
+    pages = sorted(alert.name for alert in alerts if alert.severity == "page")
+    assert delivery.num_notified == len(pages) and not delivery.num_failed
+    arrived = [alert for to, _, text in receiver.messages for alert in text["alerts"] if to == "pages"]
+    assert sorted(each["labels"]["alertname"] for each in arrived) == pages
+    for each in arrived:
+        assert each["annotations"]["summary"].startswith("TEST: ") and each["labels"]["owner"] == "vision"
+        assert heading_of(each["annotations"]["runbook_url"], DOCS)[1] == each["labels"]["alertname"]
+    # Tickets are held back, and what was sent ends by itself.
+    held = {each["labels"]["alertname"] for each in alertmanager.get("/api/v2/alerts") if each["endsAt"]}
+    assert held == {alert.name for alert in alerts}
+
+
+def test_a_receiver_that_is_gone_and_routes_that_wait_are_told(tmp_path: Path) -> None:
+    config = alertmanager_config(dict.fromkeys(("pages-url", "tickets-url"), "http://127.0.0.1:9/"))  # nobody's
+    with (
+        running_alertmanager(tmp_path / "gone", config) as gone,
+        pytest.raises(EnvironmentProblem, match="reached no receiver, and 0 did"),
+    ):
+        try_alertmanager(gone.url, chosen("page"), within_s=60)
+    config["route"]["routes"][-1]["group_wait"] = "1h"
+    with (
+        running_alertmanager(tmp_path / "patient", config) as patient,
+        pytest.raises(EnvironmentProblem, match="no notification went out within 1 s"),
+    ):
+        try_alertmanager(patient.url, chosen("page"), within_s=1)

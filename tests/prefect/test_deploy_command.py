@@ -194,10 +194,11 @@ class Told(BaseHTTPRequestHandler):
     """Takes what the server's webhook says."""
 
     heard: ClassVar[list[str]] = []
+    status: ClassVar[int] = 200
 
     def do_POST(self) -> None:
         self.heard.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        self.send_response(200)
+        self.send_response(self.status)
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
@@ -259,6 +260,25 @@ def test_who_is_on_call_hears_of_failures_missed_windows_and_new_champions(shop:
     for subject, body in told:
         wait_until(lambda: any(subject in each and body in each for each in webhook), 120, subject)  # noqa: B023
     assert len(webhook) == len(told), "and of nothing else"
+
+
+def test_trying_out_alerts_tells_whom_the_profile_names_and_says_where_nobody_takes_it(
+    shop: Shop, webhook: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def try_alerts() -> int:
+        monkeypatch.setattr(sys, "argv", ["headway", "alerts", "test", "--profile", "production"])
+        return run()
+
+    monkeypatch.setenv("HEADWAY_PROJECT", str(shop.folder))
+    assert try_alerts() == 2 and "names no `notify`" in capsys.readouterr().err
+    shop.edit("profiles.yaml", "variables: {shop: {team: search}}", "notify: custom-webhook/on-call")
+    assert try_alerts() == 0
+    assert "sent         1 page and 1 ticket to custom-webhook/on-call" in capsys.readouterr().out
+    assert [severity in each for each, severity in zip(webhook, ("a page", "a ticket"), strict=True)] == [True, True]
+    monkeypatch.setattr(Told, "status", 500)
+    assert try_alerts() == 8 and "the message was not taken" in capsys.readouterr().err
+    shop.edit("profiles.yaml", "notify: custom-webhook/on-call", "notify: custom-webhook/nobody")
+    assert try_alerts() == 2 and "has no block" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from headway.data_contracts.store.errors import Cause
 from headway.flows.accounts.goodput import STATES
 from headway.flows.accounts.objectives import OBJECTIVES
 from headway.flows.cli.command_line import app
+from headway.flows.config.pipeline_spec import JobClass
 from headway.flows.monitoring import rules
 from headway.flows.monitoring.alerts import ALERTS
 from headway.flows.monitoring.burn_rates import BURN_RATES, windows
@@ -38,6 +39,7 @@ KNOWN_VALUES = {
     "resource": {"cpu", "memory", "io"},
     "share": {"some", "full"},
     "job": {"headway"},
+    "job_class": set(get_args(JobClass)),
 }
 BY_NAME = {alert.name: alert for alert in ALERTS}
 

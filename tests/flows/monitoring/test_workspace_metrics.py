@@ -75,14 +75,29 @@ def test_labels_are_text_of_bounded_length_and_two_are_never_one(life: Life) -> 
     assert len({dict(labels)["pipeline"] for labels in found}) == len(names)
 
 
+def test_owner_and_job_class_are_those_of_a_pipeline_s_newest_retrain(life: Life, here) -> None:
+    vision = {"owner": "vision", "job_class": "critical"}
+    life.flow("new", 50.0, 60.0, process=vision, has_run=False)
+    life.flow("old", 0.0, 10.0, process={"owner": "text", "job_class": "experiment"}, has_run=False)
+    life.flow("b", 0.0, 10.0, process={"pipeline": "b"}, has_run=False)
+    metrics = WorkspaceMetrics(life.workspace)
+    found = values(metrics)
+    infos = [dict(labels) for name, labels in found if name == "headway_pipeline_info"]
+    assert infos == [{"pipeline": "b", "owner": "", "job_class": "standard"}, {"pipeline": "p", **vision}]
+    classes = {dict(labels)["job_class"] for name, labels in found if name == "train_runs_total"}
+    assert classes == {"standard", "critical", "experiment"}
+    life.flow("goes on", 70.0, None, process={**here, "owner": "speech", "job_class": "standard"}, has_run=False)
+    assert value(values(metrics), "headway_pipeline_info", pipeline="p", owner="speech", job_class="standard") == 1
+
+
 def test_figures_of_what_is_over_are_those_of_the_accounts(life: Life) -> None:
     life.flow("a", 0.0, 60.0)
     life.attempt("a", 1.0, 12.0, numbered(1, 8, 3.0), ("checkpoint", 10.5, 10.75), failure=LOST)
     life.attempt("a", 20.0, 40.0, numbered(5, 12, 25.0), ("restore", 21.0, 24.0))
     life.flow("b", 100.0, 101.0, failed=("ContractViolation", "contract", "validate"), has_run=False)
     found, account = values(WorkspaceMetrics(life.workspace)), life.account()
-    assert value(found, "train_runs_total", pipeline="p", outcome="failed", cause="contract") == 1
-    assert value(found, "train_runs_total", pipeline="p", outcome="succeeded", cause="") == 1
+    assert value(found, "train_runs_total", pipeline="p", job_class="standard", outcome="failed", cause="contract") == 1
+    assert value(found, "train_runs_total", pipeline="p", job_class="standard", outcome="succeeded", cause="") == 1
     assert value(found, "train_steps_total") == 16
     assert value(found, "train_tokens_total") == 160
     assert value(found, "train_nonfinite_total") == 16, "no step has a loss"
@@ -120,7 +135,7 @@ def test_a_run_that_goes_on_is_counted_step_by_step_and_once_when_it_is_over(
         ledger.event("flow.end")
     found.append(values(metrics))
     assert value(found[2], "train_steps_total") == 7
-    assert value(found[2], "train_runs_total", pipeline="p", outcome="succeeded", cause="") == 1
+    assert value(found[2], "train_runs_total", pipeline="p", job_class="standard", outcome="succeeded", cause="") == 1
     assert not any(name == "train_run_info" for name, _ in found[2])
     shutil.rmtree(life.workspace.local_path("ledger"))
     shutil.rmtree(life.run_dir)
@@ -247,7 +262,10 @@ def test_a_flow_run_that_is_killed_turns_into_a_lost_one_at_the_next_look(
     process.kill()
     process.wait()
     found = values(metrics)
-    assert value(found, "train_runs_total", pipeline="p", outcome="lost", cause="infrastructure") == 1
+    assert (
+        value(found, "train_runs_total", pipeline="p", job_class="standard", outcome="lost", cause="infrastructure")
+        == 1
+    )
     assert not any(name == "train_run_info" for name, _ in found)
 
 

@@ -1,0 +1,232 @@
+"""Whether alerts reach a person: one of each, marked as a test, goes the way that a real one would.
+
+Alertmanager takes them by its API, version 2, as it does from Prometheus, and routes them as it is configured to. What
+went out it tells in its own metrics. Those without Prometheus are told by a notification block of a Prefect server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import re
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
+from urllib.parse import urlsplit
+
+import httpx
+from pydantic import BaseModel
+
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, HeadwayError
+from headway.data_contracts.types.report_text import count
+from headway.flows.console.output import print_line, print_lines
+from headway.flows.monitoring.alerts import ALERTS, Alert, Severity
+from headway.flows.monitoring.rules import RUNBOOKS
+
+TEST = "headway-alerts-test"
+"""The pipeline of all that is sent, so that a route can leave tests out."""
+LASTS_S: Mapping[Severity, float] = {"page": 60.0, "ticket": 900.0}
+"""Until they are over by themselves. The shipped routes hold tickets back for five minutes."""
+ANSWER_S = 10.0
+EVERY_S = 0.25
+_SENT = re.compile(r"^alertmanager_notification_requests(_failed)?_total\{[^}]*\} (\S+)$", re.MULTILINE)
+"""Counted when a receiver has answered, or has not; a notification itself is counted before that."""
+
+
+class SentAlert(BaseModel):
+    name: str
+    severity: Severity
+
+
+class Delivery(BaseModel):
+    """What came of a test."""
+
+    to: str
+    """Alertmanager's address, or the block."""
+    sent: list[SentAlert]
+    num_notified: int
+    """Notifications that a receiver took while we waited: one for each group of alerts and receiver."""
+    num_failed: int
+    """Of which Alertmanager may try some again."""
+    waited_s: float
+
+
+def chosen(severity: Severity | None) -> list[Alert]:
+    """One of each name and severity."""
+    return [alert for alert in ALERTS if severity in (None, alert.severity)]
+
+
+def try_alertmanager(
+    address: str, alerts: Iterable[Alert], *, owner: str = "", runbooks: str = "", within_s: float = ANSWER_S
+) -> Delivery:
+    """Send them, and wait until as many notifications went out as there are pages.
+
+    Args:
+        address: of Alertmanager, such as http://127.0.0.1:9093.
+        owner: whose routes are tried; empty: those of alerts without one.
+        runbooks: the address of the documentation, as the external label of Prometheus says it.
+        within_s: how long to wait.
+
+    Raises:
+        ConfigError: that is no address.
+        EnvironmentProblem: nobody answers there, or refuses them; nothing went out, or a receiver did not take it.
+    """
+    alerts = list(alerts)
+    url = urlsplit(address)
+    if url.scheme not in ("http", "https") or not url.hostname or url.username or url.password:
+        raise ConfigError(
+            "is no address of an Alertmanager.",
+            where="--alertmanager",
+            advice="Write it as http://127.0.0.1:9093, without a user and a password.",
+        )
+    place = address.rstrip("/")
+    began_s = time.monotonic()
+    num_pages = sum(alert.severity == "page" for alert in alerts)
+    try:
+        with httpx.Client(base_url=place, timeout=ANSWER_S) as client:
+            before = _counted(client)
+            client.post("/api/v2/alerts", json=_as_sent(alerts, owner, runbooks)).raise_for_status()
+            # Tickets are held back for minutes; where there are no pages, one of them is all that is waited for.
+            while True:
+                num_taken, num_failed = (now - then for now, then in zip(_counted(client), before, strict=True))
+                waited_s = time.monotonic() - began_s
+                if num_failed or num_taken >= max(num_pages, 1) or waited_s >= within_s:
+                    break
+                time.sleep(EVERY_S)
+    except httpx.HTTPError as error:
+        raise EnvironmentProblem(
+            f"the Alertmanager does not take alerts ({_said(error)}).",
+            where=place,
+            advice="Name the address at which Prometheus reaches it with --alertmanager.",
+        ) from error
+    delivery = Delivery(
+        to=place,
+        sent=[SentAlert(name=alert.name, severity=alert.severity) for alert in alerts],
+        num_notified=num_taken,
+        num_failed=num_failed,
+        waited_s=waited_s,
+    )
+    _require_delivered(delivery, num_pages)
+    return delivery
+
+
+def _require_delivered(delivery: Delivery, num_pages: int) -> None:
+    if delivery.num_failed:
+        raise EnvironmentProblem(
+            f"{count(delivery.num_failed, 'notification')} reached no receiver, and {delivery.num_notified} did.",
+            where=delivery.to,
+            advice="Alertmanager's log names the receiver and what it answered.",
+        )
+    if not delivery.num_notified and num_pages:
+        raise EnvironmentProblem(
+            f"{count(len(delivery.sent), 'alert')} were taken, and no notification went out within "
+            f"{delivery.waited_s:.0f} s.",
+            where=delivery.to,
+            advice="Look at its routes: `amtool config routes test severity=page` names the receiver. A longer "
+            "group_wait takes a longer --within.",
+        )
+
+
+def _as_sent(alerts: Iterable[Alert], owner: str, runbooks: str) -> list[dict[str, Any]]:
+    now = datetime.datetime.now(datetime.UTC)
+    return [
+        {
+            "labels": {
+                **{"alertname": alert.name, "severity": alert.severity, "pipeline": TEST},
+                # Each of a job and a machine of its own: of one of them the greater cause would inhibit the others.
+                **{"job": f"{TEST}-{place}", "instance": f"{socket.gethostname()}:{place}"},
+                **({"owner": owner} if owner else {}),
+            },
+            "annotations": {
+                "summary": f"TEST: {alert.name}. Nothing is wrong.",
+                "description": f"Sent by `headway alerts test`. A real one says: {alert.summary}",
+                **({"runbook_url": f"{runbooks.rstrip('/')}/{RUNBOOKS}#{alert.name.lower()}"} if runbooks else {}),
+            },
+            "startsAt": now.isoformat(),
+            "endsAt": (now + datetime.timedelta(seconds=LASTS_S[alert.severity])).isoformat(),
+        }
+        for place, alert in enumerate(alerts)
+    ]
+
+
+def _counted(client: httpx.Client) -> tuple[int, int]:
+    """Notifications that receivers took so far, and requests to them that failed."""
+    answer = client.get("/metrics")
+    answer.raise_for_status()
+    totals = {"": 0.0, "_failed": 0.0}
+    for failed, value in _SENT.findall(answer.text):
+        totals[failed] += float(value)
+    return int(totals[""] - totals["_failed"]), int(totals["_failed"])
+
+
+def _said(error: httpx.HTTPError) -> str:
+    if isinstance(error, httpx.HTTPStatusError):
+        return f"{error.response.status_code}: {error.response.text.strip()[:200]}"
+    return str(error) or type(error).__name__
+
+
+def try_block(slug: str) -> Delivery:
+    """A message of each severity through a notification block of the configured Prefect server, as `type/name`.
+
+    The server sends real ones itself, from its own machine; this is sent from here.
+
+    Raises:
+        ConfigError: no such block, or one that notifies nobody.
+        EnvironmentProblem: no server, or who is to be told does not take it.
+    """
+    from headway.flows.prefect_api.client import connected
+
+    began_s = time.monotonic()
+    with connected() as server:
+        server.notification_block(slug)
+    severities = get_args(Severity)
+    for severity in severities:
+        try:
+            asyncio.run(_notify(slug, severity))
+        except HeadwayError:
+            raise
+        except Exception as error:  # each kind of block raises its own library's
+            raise EnvironmentProblem(
+                f"the message was not taken ({type(error).__name__}).",
+                where=slug,
+                advice="Look at the block on the server's page Blocks, and whether this machine reaches its address.",
+            ) from error
+    return Delivery(
+        to=slug,
+        sent=[SentAlert(name=f"test {severity}", severity=severity) for severity in severities],
+        num_notified=len(severities),
+        num_failed=0,
+        waited_s=time.monotonic() - began_s,
+    )
+
+
+async def _notify(slug: str, severity: Severity) -> None:
+    from prefect.blocks.abstract import NotificationBlock
+    from prefect.blocks.core import Block
+
+    block = await Block.aload(slug)
+    if not isinstance(block, NotificationBlock):
+        raise ConfigError("that block notifies nobody.", where=slug, advice="Name a notification block, type/name.")
+    with block.raise_on_failure():
+        subject = f"Headway TEST, a {severity}"
+        await block.notify("Nothing is wrong. Sent by `headway alerts test`.", subject)
+
+
+def print_delivery(delivery: Delivery) -> None:
+    by_severity = [
+        count(sum(each.severity == severity for each in delivery.sent), severity) for severity in get_args(Severity)
+    ]
+    print_line(f"sent         {' and '.join(by_severity)} to {delivery.to}, marked TEST")
+    print_line(f"went out     {count(delivery.num_notified, 'notification')} within {delivery.waited_s:.1f} s")
+    print_line("next         See that each arrived where it should. Tickets follow when their group_wait is over.")
+
+
+def print_alerts(alerts: Iterable[Alert]) -> None:
+    width = max(len(alert.name) for alert in ALERTS)
+    print_lines("\n".join(f"{alert.severity:<6}  {alert.name:<{width}}  {_plain(alert.summary)}" for alert in alerts))
+
+
+def _plain(template: str) -> str:
+    """Words for Prometheus's placeholders."""
+    return re.sub(r"\{\{ \$(?:labels\.)?(\w+)[^}]*\}\}", lambda found: found[1].upper(), template)
