@@ -75,4 +75,5 @@ def _innermost(
         here = levels == level
         for begin in (firsts[here], lasts[here] - width):
             np.maximum.at(deepest, begin, depths[here])
-    return np.append(named[order], np.int32(0))[deepest]
+    found: NDArray[np.int32] = np.append(named[order], np.int32(0))[deepest]
+    return found

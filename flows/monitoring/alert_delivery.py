@@ -205,7 +205,7 @@ async def _notify(slug: str, severity: Severity) -> None:
     from prefect.blocks.abstract import NotificationBlock
     from prefect.blocks.core import Block
 
-    block = await Block.aload(slug)
+    block: Block = await Block.aload(slug)
     if not isinstance(block, NotificationBlock):
         raise ConfigError("that block notifies nobody.", where=slug, advice="Name a notification block, type/name.")
     with block.raise_on_failure():
