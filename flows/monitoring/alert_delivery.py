@@ -96,7 +96,7 @@ def try_alertmanager(
                 time.sleep(EVERY_S)
     except httpx.HTTPError as error:
         raise EnvironmentProblem(
-            f"the Alertmanager does not take alerts ({_said(error)}).",
+            f"the Alertmanager does not take alerts ({_answer(error)}).",
             where=place,
             advice="Name the address at which Prometheus reaches it with --alertmanager.",
         ) from error
@@ -160,7 +160,7 @@ def _counted(client: httpx.Client) -> tuple[int, int]:
     return int(totals[""] - totals["_failed"]), int(totals["_failed"])
 
 
-def _said(error: httpx.HTTPError) -> str:
+def _answer(error: httpx.HTTPError) -> str:
     if isinstance(error, httpx.HTTPStatusError):
         return f"{error.response.status_code}: {error.response.text.strip()[:200]}"
     return str(error) or type(error).__name__
