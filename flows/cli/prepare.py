@@ -93,6 +93,9 @@ def doctor(
             "its registry, and its hosts, or whether its scheduler would take the job."
         ),
     ] = "",
+    profile: Annotated[
+        str, typer.Option(metavar="NAME", help="Look as well whether this profile is ready for production.")
+    ] = "",
     workspace: WorkspaceUri = "",
     as_json: AsJson = False,
 ) -> None:
@@ -101,9 +104,12 @@ def doctor(
     It looks at installed packages and their files, whether two ranks on this machine reach each other, the workspace,
     and Prefect. Each has a line: `ok`, `note`, or `FAULT`. Exit code 8: something would fail.
     """
+    from headway.flows.config.profiles import load_profile
+    from headway.flows.console.environment import project_folder
     from headway.flows.show.doctor import doctor as look
 
-    look(workspace, pipeline, as_json=as_json)
+    found = load_profile(project_folder(), profile)[1] if profile else None
+    look(workspace, pipeline, found, as_json=as_json)
 
 
 def plan(

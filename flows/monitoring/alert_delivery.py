@@ -23,6 +23,7 @@ from headway.data_contracts.types.report_text import count
 from headway.flows.console.output import print_line, print_lines
 from headway.flows.monitoring.alerts import ALERTS, Alert, Severity
 from headway.flows.monitoring.rules import RUNBOOKS
+from headway.flows.show.tried_alerts import keep_tried
 
 TEST = "headway-alerts-test"
 """The pipeline of all that is sent, so that a route can leave tests out."""
@@ -108,6 +109,8 @@ def try_alertmanager(
         waited_s=waited_s,
     )
     _require_delivered(delivery, num_pages)
+    if num_pages:
+        keep_tried(place)
     return delivery
 
 
@@ -192,6 +195,7 @@ def try_block(slug: str) -> Delivery:
                 where=slug,
                 advice="Look at the block on the server's page Blocks, and whether this machine reaches its address.",
             ) from error
+    keep_tried(slug)
     return Delivery(
         to=slug,
         sent=[SentAlert(name=f"test {severity}", severity=severity) for severity in severities],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -17,18 +18,22 @@ from pydantic import BaseModel
 
 from headway.data_contracts.store.errors import EnvironmentProblem, HeadwayError
 from headway.data_contracts.store.publication import Workspace
-from headway.data_contracts.types.report_text import count, size
+from headway.data_contracts.types.report_text import count, moment, size
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.preflight import check_request
+from headway.flows.config.profiles import NOBODY, DeploymentProfile
 from headway.flows.config.request import RetrainRequest
 from headway.flows.console.output import print_json, print_line
 from headway.flows.prefect_api.ephemeral_server import require_answer, require_home
 from headway.flows.prefect_api.server_auth import openness
 from headway.flows.show.installed_files import check_files, direct_requirements, why_unchecked
+from headway.flows.show.tried_alerts import read_tried
+from headway.tasks.prove.scrub import read_report
 from headway.training.launch.base.gang import Gang, LaunchSpec
 from headway.training.launch.supervise.launchers import launcher_for, scheduler_for
 
 State = Literal["ok", "note", "FAULT"]
+TRIED_LATELY_S = 30 * 86400
 GANG_S = 120.0
 """For two processes to import torch and meet, on a busy machine."""
 MEETING = """
@@ -62,22 +67,27 @@ class DoctorReport(BaseModel):
 
 
 def diagnose(
-    workspace_uri: str, pipeline: str = "", *, on_finding: Callable[[DoctorFinding], object] = lambda _: None
+    workspace_uri: str,
+    pipeline: str = "",
+    profile: DeploymentProfile | None = None,
+    *,
+    on_finding: Callable[[DoctorFinding], object] = lambda _: None,
 ) -> DoctorReport:
     """Look at everything, whatever was found before.
 
     Args:
         pipeline: also where this one is to be trained; empty: this installation alone.
+        profile: also whether what it is deployed by is ready for production.
         on_finding: hears of each finding when it is made.
     """
     findings: list[DoctorFinding] = []
-    for finding in _look(workspace_uri, pipeline):
+    for finding in _look(workspace_uri, pipeline, profile):
         on_finding(finding)
         findings.append(finding)
     return DoctorReport(findings=findings)
 
 
-def _look(workspace_uri: str, pipeline: str) -> Iterator[DoctorFinding]:
+def _look(workspace_uri: str, pipeline: str, profile: DeploymentProfile | None) -> Iterator[DoctorFinding]:
     yield _try("packages", _packages)
     yield _files_finding()
     yield _try("ranks", _ranks_meet)
@@ -87,6 +97,8 @@ def _look(workspace_uri: str, pipeline: str) -> Iterator[DoctorFinding]:
     yield _tool("git", "a version's provenance names the commit; without it that is left out")
     if pipeline:
         yield from _target(workspace_uri, pipeline)
+    if profile is not None:
+        yield from _readiness(workspace_uri, profile)
 
 
 def _target(workspace_uri: str, name: str) -> Iterator[DoctorFinding]:
@@ -100,6 +112,55 @@ def _target(workspace_uri: str, name: str) -> Iterator[DoctorFinding]:
     )
     yield _try("registry", lambda: _registry(spec, workspace))
     yield _try(f"hosts ({spec.launch.launcher})", lambda: _hosts(spec.launch, workspace))
+    who = f"{spec.owner} hears" if spec.owner else "the pipeline file names nobody who hears"
+    state: State = "ok" if spec.owner else "note"
+    yield DoctorFinding(what="owner", state=state, message=f"{who} of its alerts; its class is {spec.job_class}")
+
+
+def _readiness(workspace_uri: str, profile: DeploymentProfile) -> Iterator[DoctorFinding]:
+    """What a person on call will miss, and nothing fails without."""
+
+    def finding(what: str, *, is_there: bool, message: str, otherwise: str) -> DoctorFinding:
+        return DoctorFinding(what=what, state="ok" if is_there else "note", message=message if is_there else otherwise)
+
+    yield finding(
+        "notify",
+        is_there=profile.notify not in ("", NOBODY),
+        message=f"{profile.notify} hears of failures",
+        otherwise="the server tells nobody of failures; name a block as `notify` in deployments/profiles.yaml",
+    )
+    tried = read_tried()
+    is_recent = tried is not None and time.time() - tried.unix_s < TRIED_LATELY_S
+    when = "never" if tried is None else f"to {tried.to} at {moment(tried.unix_s)}"
+    yield finding(
+        "alerts",
+        is_there=is_recent,
+        message=f"arrived {when}",
+        otherwise=f"seen to arrive {when}; run `headway alerts test`",
+    )
+    scrubbed = None
+    with contextlib.suppress(HeadwayError, OSError):  # a finding of its own says what is wrong with the workspace
+        scrubbed = read_report(Workspace(workspace_uri))
+    looks = profile.housekeeping is not None and profile.housekeeping.scrub_gb > 0
+    last = "never" if scrubbed is None else moment(scrubbed.looked_unix_s)
+    yield finding(
+        "scrub",
+        is_there=looks,
+        message=f"stored files are read again each day; last: {last}",
+        otherwise=f"nothing reads stored files again by itself; last: {last}. Say `housekeeping: {{scrub_gb: N}}`",
+    )
+    yield finding(
+        "prices",
+        is_there=bool(profile.prices.device_hour_usd),
+        message=f"of {', '.join(profile.prices.device_hour_usd)}, in US dollars an hour",
+        otherwise="the profile has no `prices`, so that no cost is told and no alert sees one",
+    )
+    yield finding(
+        "reports",
+        is_there=bool(profile.reports),
+        message=f"each {' and '.join(profile.reports)}",
+        otherwise="nobody gets a report by itself; say `reports: [week]`",
+    )
 
 
 def _try(what: str, look: Callable[[], str]) -> DoctorFinding:
@@ -259,9 +320,9 @@ def _print(finding: DoctorFinding) -> None:
     print_line(f"{finding.state:<6}{finding.what:<16} {finding.message}")
 
 
-def doctor(workspace_uri: str, pipeline: str, *, as_json: bool) -> None:
+def doctor(workspace_uri: str, pipeline: str, profile: DeploymentProfile | None = None, *, as_json: bool) -> None:
     """Raises `EnvironmentProblem`: something would fail."""
-    findings = diagnose(workspace_uri, pipeline, on_finding=(lambda _: None) if as_json else _print)
+    findings = diagnose(workspace_uri, pipeline, profile, on_finding=(lambda _: None) if as_json else _print)
     if as_json:
         print_json(findings)
     if findings.faults:

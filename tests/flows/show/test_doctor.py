@@ -11,6 +11,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from headway.flows.cli.command_line import run
 from headway.flows.show import doctor
+from headway.flows.show.tried_alerts import TriedAlerts, keep_tried
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_all_that_would_fail_is_said_at_once_with_exit_code_8(look, project: Pat
     assert code == 8 and "Traceback" not in err
     assert {line.split()[1] for line in out.splitlines() if "FAULT" in line} == {"workspace", "pipeline"}
     code, out, err = look("tiny.yaml")
-    assert code == 8 and "NO_SUCH_SECRET is not set" in out and "1 of 10 would fail: hosts (local)" in err
+    assert code == 8 and "NO_SUCH_SECRET is not set" in out and "1 of 11 would fail: hosts (local)" in err
 
 
 def test_what_the_system_refuses_is_a_finding_and_the_rest_is_told_too(
@@ -59,7 +60,7 @@ def test_what_the_system_refuses_is_a_finding_and_the_rest_is_told_too(
     (project / "workspace").mkdir()
     (project / "workspace" / "runs").write_text("")  # a file where hosts share a folder
     code, out, err = look("tiny.yaml")
-    assert code == 8 and "1 of 10 would fail: hosts (local)" in err
+    assert code == 8 and "1 of 11 would fail: hosts (local)" in err
     assert "File exists" in out and str(project / "workspace" / "runs") in out
 
 
@@ -101,3 +102,44 @@ def test_an_open_prefect_server_is_noted_and_fails_nothing(monkeypatch: pytest.M
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
         finding = prefect_finding()
     assert (finding.state, finding.message) == ("note", "the Prefect server http://127.0.0.1:9/api is open")
+
+
+PROFILES = """
+project: shop
+profiles:
+  bare: {pool: {name: headway}}
+  ready:
+    pool: {name: headway}
+    notify: slack-webhook/ops
+    housekeeping: {scrub_gb: 10}
+    prices: {device_hour_usd: {cpu: 0.05}}
+    reports: [week]
+"""
+
+
+@pytest.mark.process
+def test_what_is_not_ready_for_production_is_noted_by_profile(
+    look, project: Path, without_ranks: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("headway.flows.show.tried_alerts.private_folder", lambda: tmp_path)
+    monkeypatch.setenv("HEADWAY_PROJECT", str(project))
+    (project / "deployments").mkdir(exist_ok=True)
+    (project / "deployments" / "profiles.yaml").write_text(PROFILES)
+    named = ("notify", "alerts", "scrub", "prices", "reports")
+
+    def states(profile: str) -> dict[str, str]:
+        code, out, _ = look("--profile", profile, "--json")
+        assert code == 0
+        found = {each["what"]: each["state"] for each in json.loads(out)["findings"]}
+        return {name: found[name] for name in named}
+
+    assert states("bare") == dict.fromkeys(named, "note")
+    assert states("ready") == {**dict.fromkeys(named, "ok"), "alerts": "note"}
+    keep_tried("http://127.0.0.1:9093")
+    assert states("ready") == dict.fromkeys(named, "ok")
+    (tmp_path / "alerts-tried.json").write_text(TriedAlerts(to="x", unix_s=1.0).model_dump_json())
+    assert states("ready")["alerts"] == "note", "a year ago is no proof"
+    (tmp_path / "alerts-tried.json").write_text("{")
+    assert states("ready")["alerts"] == "note"
+    code, _, err = look("--profile", "nope")
+    assert code == 2 and "There are: bare, ready." in err
