@@ -20,6 +20,7 @@ from headway.flows.cli.command_line import run
 from headway.flows.console.console import plain_console
 from headway.flows.deploy import automations, deploying
 from headway.flows.deploy.deploying import DeployReport, deploy
+from headway.flows.show import tried_alerts
 from tests.waiting import wait_until
 
 MARK = "headway:shop:production"
@@ -263,8 +264,10 @@ def test_who_is_on_call_hears_of_failures_missed_windows_and_new_champions(shop:
 
 
 def test_trying_out_alerts_tells_whom_the_profile_names_and_says_where_nobody_takes_it(
-    shop: Shop, webhook: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    shop: Shop, webhook: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(tried_alerts, "private_folder", lambda: tmp_path)
+
     def try_alerts() -> int:
         monkeypatch.setattr(sys, "argv", ["headway", "alerts", "test", "--profile", "production"])
         return run()
