@@ -119,12 +119,12 @@ def _skipped(mode: FailureMode, reason: str) -> DrillResult:
 def problem_of(report: DrillReport) -> HeadwayError | None:
     """What the command ends with: an objective was missed, or nothing was drilled at all; None where all went well."""
     if report.missed:
-        codes = ", ".join(drill.mode for drill in report.missed)
+        codes = [drill.mode for drill in report.missed]
+        again = f"headway drill {' '.join(codes)} --seed {report.seed} --keep FOLDER"
         return TrainingFailed(
-            f"{codes} missed an objective.",
+            f"{', '.join(codes)} missed an objective.",
             where="headway drill",
-            advice=f"The report says which; `headway drill {codes.replace(',', '')} --seed {report.seed} --keep FOLDER` "
-            "makes the same again, and keeps its ledgers.",
+            advice=f"The report says which; `{again}` makes the same again, and keeps its ledgers.",
         )
     if not report.passed:
         return EnvironmentProblem(
