@@ -16,6 +16,7 @@ from headway.flows.drill.objectives import CHECKPOINT_EVERY_STEPS, NETWORK_DEADL
 from headway.flows.drill.sandbox import MAX_STEPS
 from headway.flows.drill.trial import NotHere, Trial, seconds_between
 from headway.training.checkpoint.layout import directory_name
+from headway.training.launch.base.process_tree import die_with_parent
 from headway.training.launch.base.stacks import are_whole
 from headway.training.launch.diagnosis.hang_detection import stacks_text
 from headway.training.observe.ledger import Event, event_end_unix_s
@@ -24,6 +25,7 @@ NUM_RANKS = 2
 FIRST, LAST = CHECKPOINT_EVERY_STEPS + 5, MAX_STEPS - 3 * CHECKPOINT_EVERY_STEPS
 """Steps between which a failure comes: a checkpoint is there, and enough is left to do."""
 LOOK_S = 0.1
+TRIED_WITHIN_S = 60.0
 ISOLATED = (sys.executable, "-P", "-m", "headway.flows.drill.isolated_network")
 BROKEN = ("attempt.overdue", "rank.lost", "attempt.retry")
 """Events by which a flow shows that it knows of the failure."""
@@ -144,7 +146,18 @@ class _Link:
 
 
 def _why_no_network() -> str:
-    tried = subprocess.run((*ISOLATED, "true"), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    """Empty: one can be made."""
+    try:
+        tried = subprocess.run(
+            (*ISOLATED, "true"),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TRIED_WITHIN_S,
+            preexec_fn=die_with_parent,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no network namespace was made within {TRIED_WITHIN_S:g} s."
     return "" if tried.returncode == 0 else tried.stderr.strip().removeprefix("headway: ")
 
 

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,7 @@ class Sandbox:
         *,
         environment: Mapping[str, str] | None = None,
         meanwhile: Callable[[subprocess.Popen[bytes]], object] = lambda _process: None,
-        before: Callable[[], object] = lambda: None,
+        before: Callable[[], object] | None = None,
         through: Sequence[str] = (),
         stdin: int = subprocess.DEVNULL,
     ) -> Ended:
@@ -214,15 +215,11 @@ class Sandbox:
         command: Sequence[str],
         environment: Mapping[str, str],
         *,
-        before: Callable[[], object] = lambda: None,
+        before: Callable[[], object] | None = None,
         stdin: int = subprocess.DEVNULL,
         stderr: Any = subprocess.DEVNULL,
     ) -> subprocess.Popen[bytes]:
         """A process of the sandbox, which dies with this one."""
-
-        def prepare() -> None:
-            die_with_parent()
-            before()
 
         process = subprocess.Popen(
             command,
@@ -232,7 +229,7 @@ class Sandbox:
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             process_group=0,  # a terminal's Ctrl-C comes to us alone
-            preexec_fn=prepare,
+            preexec_fn=die_with_parent if before is None else partial(_die_with_parent_after, before),
         )
         self._started.append(process)
         return process
@@ -246,6 +243,9 @@ class Sandbox:
             except subprocess.TimeoutExpired:
                 process.kill()
         process.wait()
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
         if process in self._started:
             self._started.remove(process)
 
@@ -269,6 +269,11 @@ class Sandbox:
         for process in self._started:
             process.wait()
         self._started.clear()
+
+
+def _die_with_parent_after(before: Callable[[], object]) -> None:
+    die_with_parent()
+    before()
 
 
 @contextlib.contextmanager

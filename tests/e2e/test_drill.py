@@ -16,6 +16,7 @@ from headway.flows.drill.report import has_its_digest
 from headway.flows.drill.sandbox import SANDBOX
 from headway.training.launch.base.process_tree import processes_with, sweep
 from tests.waiting import wait_until
+from tests.warm_programs import Program
 
 MARK = "TEST_DRILL"
 WITHIN_S = 300.0
@@ -31,13 +32,13 @@ def mark(tmp_path: Path) -> Iterator[str]:
 def drill(*arguments: str, mark: str) -> subprocess.Popen[str]:
     (folder := Path(mark) / "tmp").mkdir(exist_ok=True)
     environment = {**os.environ, MARK: mark, "TMPDIR": str(folder), "HEADWAY_WORKSPACE": f"{mark}/workspace"}
-    return subprocess.Popen(
-        (sys.executable, "-P", "-m", "headway", "drill", *arguments),
+    return Program(
+        [sys.executable, Path(sys.executable).with_name("headway"), "drill", *arguments],
         cwd=mark,
         env=environment,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         process_group=0,
     )
 
