@@ -79,7 +79,10 @@ class Fault:
         if not plan or number < plan["after"]:
             return 1.0
         how = plan["how"]
-        if how == "memory":
+        if how == "slow":
+            self._note(number)
+            time.sleep(plan["seconds"])
+        elif how == "memory":
             if rows > plan["rows"]:
                 self._note(number)
                 run_out_of_memory()

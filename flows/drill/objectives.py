@@ -67,7 +67,7 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 title="Straggler",
                 alert="StepsUneven",
                 objectives=(
-                    Objective("named", "the slow rank is named, and no other"),
+                    Objective("named", "the slow rank and its part of the step are named, and no other"),
                     # The detector looks every 20 steps, and names a rank that is behind twice in a row.
                     Objective("detect_steps", "steps until it is named", 60),
                     SAME_BITS,

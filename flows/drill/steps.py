@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from headway.flows.drill.alert_figures import MOST_PRESSURE, pressure
-from headway.flows.drill.evidence import Evidence, MadeStep, Metrics
+from headway.flows.drill.evidence import MadeStep, Metrics
 from headway.flows.drill.sandbox import MICRO_BATCH
 from headway.flows.drill.trial import NotHere, Trial, seconds_between
 from headway.flows.monitoring.machine import PRESSURE
@@ -19,8 +18,8 @@ from headway.flows.monitoring.machine import PRESSURE
 NUM_RANKS = 2
 EARLY = 40
 """Failures that take many steps to be seen come before this one."""
-STOPPED_S, RUNNING_S, BURST_S = 0.004, 0.001, 0.2
-"""A pulse, and how long pulses go on before the ledger is looked at: a rank gets about a fifth of its time."""
+SLOW_S = 0.03
+"""Several times what a step takes."""
 BURNERS = 3
 PRESSURE_EVERY_S = 1.0
 LAST_LOSSES = 20
@@ -28,18 +27,16 @@ FAST = {"training": {"parallel": {"mode": "fast"}}}
 
 
 def slow_a_rank(trial: Trial) -> None:
-    """F2: pulses of SIGSTOP, until it is named."""
+    """F2: from a step on, one rank takes longer in each forward pass, and the other waits for it."""
     reference = trial.reference()
     rank, after = trial.draw.randrange(NUM_RANKS), trial.draw.randrange(5, EARLY)
-    pulses = _Pulses(trial)
-    fault = {"how": "note", "rank": rank, "attempt": 1, "after": after}
-    _, run = trial.retrain({}, fault=fault, meanwhile=pulses.beat)
-    trial.planted = f"SIGSTOP for 4 of 5 ms, again and again, of rank {rank} from step {after + 1} on"
+    _, run = trial.retrain({}, fault={"how": "slow", "rank": rank, "attempt": 1, "after": after, "seconds": SLOW_S})
+    trial.planted = f"{1000 * SLOW_S:g} ms more in each forward pass of rank {rank}, from step {after + 1} on"
     slow = run.named("rank.slow")
     trial.detected = bool(slow)
     trial.message = str(slow[0]["what"]) if slow else ""
     trial.cause = "rank.slow" if slow else ""
-    trial.figures["named"] = {int(event["rank"]) for event in slow} == {rank}
+    trial.figures["named"] = {(int(event["rank"]), event["part"]) for event in slow} == {(rank, "forward")}
     begin_unix_s = trial.planted_unix_s()
     if slow and begin_unix_s is not None:
         seen_unix_s = float(slow[0]["unix_s"])
@@ -47,34 +44,6 @@ def slow_a_rank(trial: Trial) -> None:
         trial.figures["detect_steps"] = sum(begin_unix_s <= step.end_unix_s <= seen_unix_s for step in run.steps)
     trial.look_at_alert()
     trial.compare_bits(reference, run)
-
-
-class _Pulses:
-    def __init__(self, trial: Trial) -> None:
-        self._trial, self._is_named = trial, False
-
-    def beat(self, _command: subprocess.Popen[bytes]) -> None:
-        planted = self._trial.sandbox.planted()
-        if planted is None or self._is_named:
-            return
-        try:
-            # By a descriptor: once the rank has ended, its number may be anybody's.
-            rank = os.pidfd_open(int(planted["pid"]))
-        except OSError:
-            return
-        end_s = time.monotonic() + BURST_S
-        try:
-            while time.monotonic() < end_s:
-                signal.pidfd_send_signal(rank, signal.SIGSTOP)
-                time.sleep(STOPPED_S)
-                signal.pidfd_send_signal(rank, signal.SIGCONT)
-                time.sleep(RUNNING_S)
-        except ProcessLookupError:
-            pass
-        finally:
-            os.close(rank)
-        run = Evidence(self._trial.sandbox.workspace, self._trial.name)
-        self._is_named = bool(run.named("rank.slow"))
 
 
 def spoil_a_loss(trial: Trial) -> None:
