@@ -1,4 +1,4 @@
-"""Runs a command in a network of its own, whose link can be cut: `down` or `up` on stdin, the command as arguments.
+"""Runs a command in a network of its own, whose link can be cut: `d` or `u` on stdin, the command as arguments.
 
 All ranks of a local launcher meet over loopback. In a namespace of its own it can be taken down without anybody else
 noticing, and what was sent is lost, as beyond a cut cable: nobody is told. Standard library only.
@@ -22,7 +22,8 @@ from headway.training.launch.base.process_tree import die_with_parent
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1
-DOWN, UP = b"down\n", b"up\n"
+DOWN, UP = b"d", b"u"
+"""What stdin says."""
 _REQUEST = struct.Struct("16sH14x")
 
 
@@ -54,7 +55,8 @@ def set_link(*, is_up: bool) -> None:
 
 
 def _obey() -> None:
-    for word in sys.stdin.buffer:
+    # Not by `sys.stdin`, whose lock a thread would still hold when the interpreter ends.
+    while word := os.read(0, 1):
         set_link(is_up=word == UP)
 
 

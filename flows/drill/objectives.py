@@ -40,6 +40,7 @@ class FailureMode:
         return f"{OPERATIONS}/failure-modes.md#{heading}", f"{OPERATIONS}/alerts.md#{self.alert.lower()}"
 
 
+FINISHED = Objective("finished", "the command comes to its end, with exit code 0")
 SAME_BITS = Objective("equal_bits", "final weights are those of the undisturbed run, bit for bit")
 ALERT = Objective("alert_raised", "the alert's figure is raised")
 NONE_STARTED = Objective("ranks_started", "ranks that were started", 0)
@@ -54,6 +55,7 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 title="Missing environment",
                 alert="RetrainFailed",
                 objectives=(
+                    FINISHED,
                     Objective("named", "the failure card names every variable that is missing"),
                     Objective("detect_s", "from the attempt's beginning to its refusal", 2.0, "s"),
                     Objective("attempts", "attempts that were spent", 1),
@@ -67,6 +69,7 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 title="Straggler",
                 alert="StepsUneven",
                 objectives=(
+                    FINISHED,
                     Objective("named", "the slow rank and its part of the step are named, and no other"),
                     # The detector looks every 20 steps, and names a rank that is behind twice in a row.
                     Objective("detect_steps", "steps until it is named", 60),
@@ -78,6 +81,7 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 title="Network time-out",
                 alert="ManyInterruptions",
                 objectives=(
+                    FINISHED,
                     Objective("named", "the cause is `infrastructure`"),
                     Objective("detect_s", "from the cut to the end of waiting", NETWORK_DEADLINE_S + 5.0, "s"),
                     Objective("stacks_kept", "stacks of all ranks are kept"),
@@ -90,6 +94,7 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 title="Corrupt checkpoint",
                 alert="CheckpointCorrupt",
                 objectives=(
+                    FINISHED,
                     Objective("named", "the damaged checkpoint is quarantined, and no other"),
                     Objective("fell_back", "training goes on from the one before"),
                     Objective("lost_steps", "steps made again", 2 * CHECKPOINT_EVERY_STEPS),
@@ -102,6 +107,7 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 title="Divergence",
                 alert="NonFiniteSteps",
                 objectives=(
+                    FINISHED,
                     Objective("named", "the guard names a step that is not finite"),
                     Objective("detect_steps", "steps until the guard acts", 1),
                     Objective("attempts", "attempts: all ranks leave the batch out together", 1),
@@ -114,6 +120,7 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 title="Memory",
                 alert="ManyInterruptions",
                 objectives=(
+                    FINISHED,
                     Objective("named", "the cause is `oom`, and the micro-batch is halved"),
                     Objective("attempts", "attempts until it fits", 3),
                     Objective("loss_difference", "relative difference of the first loss", 1e-6),
@@ -125,6 +132,7 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 title="Pre-emption",
                 alert="ManyInterruptions",
                 objectives=(
+                    FINISHED,
                     Objective("named", "the cause is `infrastructure`, and the killed rank is named"),
                     Objective("recover_s", "from the kill to the first new step", 5.0, "s"),
                     Objective("lost_steps", "steps made again after the kill", CHECKPOINT_EVERY_STEPS),
@@ -139,6 +147,7 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 title="Contention",
                 alert="MachineContended",
                 objectives=(
+                    FINISHED,
                     Objective("detect_s", "until the pressure of the processors shows", 30.0, "s"),
                     Objective("ranks_blamed", "ranks that are called slow for it", 0),
                     SAME_BITS,
@@ -149,6 +158,7 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 title="Wrong ranks or topology",
                 alert="RetrainFailed",
                 objectives=(
+                    FINISHED,
                     Objective("named", "a world that cannot share the batch is refused with its arithmetic"),
                     Objective("detect_s", "from the command to its refusal", 5.0, "s"),
                     NONE_STARTED,

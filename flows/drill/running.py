@@ -93,6 +93,7 @@ def _made(mode: FailureMode, made: Sandbox, undisturbed: Undisturbed) -> DrillRe
     except HeadwayError as error:
         # What cannot be read of the disturbed run is a finding: its objectives are missed.
         problem = f"{type(error).__name__}: {error}"
+    trial.figures["finished"] = made.exit_codes[-1:] == [0]
     objectives = judge(mode.objectives, trial.figures)
     return DrillResult(
         mode=mode.code,

@@ -18,7 +18,14 @@ from headway.flows.drill.report import (
     to_html,
 )
 
-FIGURES = {"named": True, "fell_back": True, "lost_steps": 45, "alert_raised": True, "equal_bits": True}
+FIGURES = {
+    "finished": True,
+    "named": True,
+    "fell_back": True,
+    "lost_steps": 45,
+    "alert_raised": True,
+    "equal_bits": True,
+}
 DAMAGED = DrillResult(
     mode="F4",
     title="Corrupt checkpoint",
