@@ -47,6 +47,7 @@ from headway.flows.ci.results import CiReport
 from headway.flows.cli import decide
 from headway.flows.console.console import plain_console
 from headway.flows.deploy import deploying
+from headway.flows.drill import report as drill_report
 from headway.flows.rehearse import report as rehearse_report
 from headway.flows.report import failure_card, summary
 from headway.flows.report.terminal import NOTICES, JsonLines, Terminal
@@ -212,6 +213,9 @@ PRINTED: dict[str, Callable[[str, Any], object]] = {
     "rehearse": lambda text, stream: rehearse_report.print_report(
         filled(rehearse_report.RehearsalReport, text), plain_console(stream)
     ),
+    "drills": lambda text, stream: drill_report.print_report(
+        filled(drill_report.DrillReport, text), plain_console(stream)
+    ),
     "trials": lambda text, stream: trials_report.print_ranking(
         filled(trials_report.TrialsSummary, text), plain_console(stream)
     ),
@@ -251,6 +255,7 @@ HTML: dict[str, Callable[[str], str]] = {
     ),
     "a contract": lambda text: checked(text).report(),
     "a board": lambda text: board_page.render_html(boarded(text)),
+    "drills": lambda text: drill_report.to_html(filled(drill_report.DrillReport, text)),
     "a retrain in a notebook": lambda text: retrained(text)._repr_html_(),
     "trials in a notebook": lambda text: searched(text)._repr_html_(),
     "a model in a notebook": lambda text: prediction._card(prediction.ModelVersion(text, text, text), {text: text}),

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
+from headway.training.guards.step_guard import NON_FINITE
 from headway.training.observe.ledger import Event
 from headway.training.observe.ledger_lines import LARGEST, LATEST_UNIX_S
 from headway.training.observe.step_summary import PARTS
@@ -105,7 +106,7 @@ class StepFigures(BaseModel):
     num_excluded: Count = 0
     """Batches that a guard left out."""
     num_nonfinite: Count = 0
-    """Steps whose loss was not finite."""
+    """Steps whose loss or gradient was not finite, whatever followed."""
     num_tokens: Count = 0
     durations_s: Annotated[dict[Text, Histogram], _of_scale("step")] = Field(default_factory=dict)
     """By part, and of whole steps as `step`."""
@@ -116,11 +117,14 @@ class StepFigures(BaseModel):
     """Of the newest step that has one; model FLOPs utilisation where the device's peak is known."""
 
     def take(self, event: Event) -> None:
-        """Count an event, if it is a step's."""
+        """Count an event, if it is of a step."""
         if event["event"] == "step":
             self._take_step(event)
         elif event["event"] == "step.excluded":
             self.num_excluded += 1
+        # A guard takes no such step: it is left out, gone back before, or the last of its run.
+        elif event["event"] == "guard" and event.get("alarm") == NON_FINITE:
+            self.num_nonfinite += 1
 
     def _take_step(self, step: Event) -> None:
         self.num_steps += 1

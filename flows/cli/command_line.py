@@ -31,6 +31,7 @@ from headway.flows.cli.alerts import app as alerts_app
 from headway.flows.cli.ci import ci
 from headway.flows.cli.contract import app as contract_app
 from headway.flows.cli.decide import hold, promote, refuse, release, retire, rollback
+from headway.flows.cli.drill import drill
 from headway.flows.cli.look import (
     board,
     compare,
@@ -82,7 +83,7 @@ PANELS = {
         *("skip-window", "unskip-window", "open-window"),
     ),
     "Use": ("predict", "export"),
-    "Prove": ("verify", "scrub", "reproduce"),
+    "Prove": ("verify", "scrub", "reproduce", "drill"),
     "Set up": ("deploy", "ci", "clean"),
 }
 """Every command, in the order in which one comes to need them."""
@@ -137,7 +138,7 @@ COMMANDS = (
     *(schema, explain, doctor, plan, rehearse, trials, stop),
     *(status, logs, goodput, cost, board, report, postmortem, metrics, history, compare, triggers, shards, profile, ui),
     *(promote, refuse, rollback, retire, hold, release),
-    *(predict, export, verify, scrub, reproduce, deploy, ci, clean),
+    *(predict, export, verify, scrub, reproduce, drill, deploy, ci, clean),
 )
 for command in COMMANDS:
     app.command()(command)

@@ -53,6 +53,19 @@ class HousekeepingSpec(Frozen):
     )
 
 
+DrillName = Literal["F1", "F2", "F3", "F4", "F5", "F6", "F7", "F8", "F9", "F10"]
+
+
+class GameDaySpec(Frozen):
+    """A deployment that plants failures in a sandbox on the worker that takes it, and judges the recovery."""
+
+    every: Literal["week", "month"] = Field(default="month", description="Each Tuesday, or the first of each month.")
+    at: str = Field(
+        default="10:00", pattern=r"^([01]\d|2[0-3]):[0-5]\d$", description="When, in UTC: while somebody is there."
+    )
+    drills: tuple[DrillName, ...] = Field(default=(), description="Failure modes; empty: all but F8.")
+
+
 class PricesSpec(Frozen):
     """What devices cost and draw, by their kind as `headway cost` names it; `any` is of all others."""
 
@@ -109,6 +122,7 @@ class DeploymentProfile(Frozen):
     reports: tuple[Literal["week", "month", "quarter"], ...] = Field(
         default=(), description="Periods that are reported on, the morning after each is over, at 06:00 UTC."
     )
+    game_day: GameDaySpec | None = Field(default=None, description="When drills are made; empty: never by itself.")
     prices: PricesSpec = Field(default=PricesSpec(), description="What devices cost there; `headway cost` adds up.")
     notify: str = Field(
         default="",

@@ -31,6 +31,7 @@ from headway.flows.deploy.desired import desired
 from headway.flows.deploy.difference import ResourceChange, difference
 from headway.flows.deploy.rendering import WHERE_CALLED, render
 from headway.flows.deploy.resources import (
+    GAME_DAY,
     HOUSEKEEPING,
     MOVE_CHAMPION,
     REPORT,
@@ -41,6 +42,7 @@ from headway.flows.deploy.resources import (
     ExistingResource,
     Resource,
 )
+from headway.flows.game_day_flow import game_day
 from headway.flows.housekeeping_flow import housekeeping
 from headway.flows.prefect_api.client import connected
 from headway.flows.prefect_api.server_auth import openness
@@ -151,6 +153,7 @@ def _wanted(folder: Path, profile_name: str, project_folder: str = "") -> Desire
             WATCH: _form(watch),
             HOUSEKEEPING: _form(housekeeping),
             REPORT: _form(report),
+            GAME_DAY: _form(game_day),
         },
         now=datetime.datetime.now(datetime.UTC),
     )

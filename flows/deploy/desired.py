@@ -9,10 +9,11 @@ from importlib.metadata import version
 from headway.data_contracts.store.documents import Json
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.config.pipeline_spec import PipelineSpec
-from headway.flows.config.profiles import HousekeepingSpec
+from headway.flows.config.profiles import GameDaySpec, HousekeepingSpec
 from headway.flows.config.triggers import TriggersSpec
 from headway.flows.deploy import automations
 from headway.flows.deploy.resources import (
+    GAME_DAY,
     HOUSEKEEPING,
     MOVE_CHAMPION,
     REPORT,
@@ -33,6 +34,7 @@ ENTRYPOINTS = {
     WATCH: "headway.flows.watch.watch",
     HOUSEKEEPING: "headway.flows.housekeeping_flow.housekeeping",
     REPORT: "headway.flows.report_flow.report",
+    GAME_DAY: "headway.flows.game_day_flow.game_day",
 }
 REPORTED_AT = {"week": "0 6 * * mon", "month": "0 6 1 * *", "quarter": "0 6 1 1,4,7,10 *"}
 """In UTC, by period."""
@@ -64,6 +66,7 @@ def desired(wanted: DesiredState) -> tuple[Resource, ...]:
         _move_champion(wanted),
         *(() if profile.housekeeping is None else [_housekeeping(wanted, profile.housekeeping)]),
         *(_report(wanted, period) for period in dict.fromkeys(profile.reports)),
+        *(() if profile.game_day is None else [_game_day(wanted, profile.game_day)]),
         *(_watch(wanted, name, spec.triggers) for name, spec in wanted.pipelines.items() if spec.triggers),
         automations.zombies(wanted),
         automations.waiting_runs(wanted),
@@ -191,6 +194,23 @@ def _report(wanted: DesiredState, period: str) -> Resource:
         "parameters": {"request": request},
     }
     return _deployment(wanted, REPORT, period, description, {"request": request}, [after])
+
+
+def _game_day(wanted: DesiredState, spec: GameDaySpec) -> Resource:
+    description = (
+        "Plant failures in a sandbox of the worker's, and judge whether they are seen, named and recovered from. "
+        "A missed objective fails the run. Nothing but its report is written into the workspace."
+    )
+    hour, minute = (int(number) for number in spec.at.split(":"))
+    days = {"week": "* * tue", "month": "1 * *"}[spec.every]
+    request: Json = {"drills": list(spec.drills)}
+    planned: Json = {
+        "slug": spec.every,
+        "schedule": {"cron": f"{minute} {hour} {days}", "timezone": "UTC"},
+        "active": wanted.profile.schedules_active,
+        "parameters": {"request": request},
+    }
+    return _deployment(wanted, GAME_DAY, "sandbox", description, {"request": request}, [planned])
 
 
 def _deployment(

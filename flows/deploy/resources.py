@@ -47,6 +47,7 @@ TRIALS = "trials"
 MOVE_CHAMPION = "move-champion"
 HOUSEKEEPING = "housekeeping"
 REPORT = "report"
+GAME_DAY = "game-day"
 WATCH = "watch"
 
 

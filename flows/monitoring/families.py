@@ -53,7 +53,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         # Steps.
         "train_steps_total": _counter("Steps made, those made again among them."),
         "train_tokens_total": _counter("Tokens or rows trained on, again for steps made again."),
-        "train_nonfinite_total": _counter("Steps whose loss was not finite."),
+        "train_nonfinite_total": _counter("Steps whose loss or gradient was not finite, whatever the guard did."),
         "train_excluded_batches_total": _counter("Batches that a guard left out."),
         "train_step_duration_seconds": _histogram("Steps of rank 0, by part; `step` is the whole.", "phase"),
         "train_collective_calls_total": _counter("Collectives of rank 0.", "op"),

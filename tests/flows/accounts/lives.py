@@ -78,9 +78,11 @@ class Life:
         *spans: tuple[str, float, float],
         world_size: int = 2,
         failure: Failure | None = None,
+        alarms: Sequence[str] = (),
     ) -> None:
         """Args:
         steps: number and begin of each; one takes a second.
+        alarms: of the step guard.
         """
         self._num_attempts += 1
         number = self._num_attempts
@@ -92,6 +94,8 @@ class Life:
             _write(ledger, {"event": "model", "unix_s": steps[0][1], "world_size": world_size})
         for step, at_s in steps:
             _write(ledger, _span("step", at_s, at_s + 1.0) | {"step": step, **STEP})
+        for alarm in alarms:
+            _write(ledger, {"event": "guard", "unix_s": begin_s, "alarm": alarm, "action": "skip", "step": 1})
         ledger.close()
         record = AttemptRecord(
             attempt=number,

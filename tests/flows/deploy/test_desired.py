@@ -14,6 +14,7 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.flows.deploy.deploying import silence
 from headway.flows.deploy.desired import ENTRYPOINTS, desired
 from headway.flows.deploy.resources import DesiredState, Resource
+from headway.flows.game_day_flow import GameDayRequest
 from headway.flows.housekeeping_flow import HousekeepingRequest
 from headway.flows.report_flow import ReportRequest
 
@@ -71,6 +72,16 @@ def test_a_report_is_made_the_morning_after_its_period_with_the_prices_of_the_pr
         request = ReportRequest.model_validate(fields["parameters"]["request"])
         assert request.period == period and request.prices.device_hour_usd == {"any": 2.0}
     assert "report/month" not in made
+
+
+def test_a_game_day_is_where_a_profile_says_so_with_its_drills(make_wanted: Make) -> None:
+    assert not any(name.startswith("game-day/") for name in by_name(make_wanted()))
+    for given, cron in (({"every": "week", "at": "09:05", "drills": ["F4", "F7"]}, "5 9 * * tue"), ({}, "0 10 1 * *")):
+        fields = by_name(make_wanted(profile={"game_day": given}))["game-day/sandbox"].fields
+        (planned,) = fields["schedules"]
+        assert planned["schedule"] == {"cron": cron, "timezone": "UTC"} and planned["active"]
+        request = GameDayRequest.model_validate(planned["parameters"]["request"])
+        assert request.drills == tuple(given.get("drills", ())) and fields["parameters"] == planned["parameters"]
 
 
 def test_schedules_are_those_of_the_windows_and_keep_to_them(make_wanted: Make) -> None:

@@ -116,6 +116,13 @@ def test_figures_of_what_is_over_are_those_of_the_accounts(life: Life) -> None:
     assert seconds == pytest.approx(61.0), "all flow runs, whole"
 
 
+def test_a_step_that_a_guard_refused_for_it_counts_as_not_finite_and_a_spike_does_not(life: Life) -> None:
+    """No step is recorded of it: an alert on those that were taken would be silent."""
+    life.flow("a", 0.0, 60.0)
+    life.attempt("a", 1.0, 12.0, [], alarms=("non-finite", "spike", "non-finite"))
+    assert value(values(WorkspaceMetrics(life.workspace)), "train_nonfinite_total") == 2
+
+
 def test_a_run_that_goes_on_is_counted_step_by_step_and_once_when_it_is_over(
     life: Life, here: dict[str, object]
 ) -> None:

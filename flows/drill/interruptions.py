@@ -1,0 +1,198 @@
+"""What ends an attempt: a lost network, a damaged checkpoint, a kill, a pre-emption. Another goes on, to equal bits."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headway.flows.drill.evidence import Evidence
+from headway.flows.drill.isolated_network import DOWN, UP
+from headway.flows.drill.objectives import CHECKPOINT_EVERY_STEPS, NETWORK_DEADLINE_S
+from headway.flows.drill.sandbox import MAX_STEPS
+from headway.flows.drill.trial import NotHere, Trial, seconds_between
+from headway.training.checkpoint.layout import directory_name
+from headway.training.launch.base.process_tree import die_with_parent
+from headway.training.launch.base.stacks import are_whole
+from headway.training.launch.diagnosis.hang_detection import stacks_text
+from headway.training.observe.ledger import Event, event_end_unix_s
+
+NUM_RANKS = 2
+FIRST, LAST = CHECKPOINT_EVERY_STEPS + 5, MAX_STEPS - 3 * CHECKPOINT_EVERY_STEPS
+"""Steps between which a failure comes: a checkpoint is there, and enough is left to do."""
+LOOK_S = 0.1
+TRIED_WITHIN_S = 60.0
+ISOLATED = (sys.executable, "-P", "-m", "headway.flows.drill.isolated_network")
+BROKEN = ("attempt.overdue", "rank.lost", "attempt.retry")
+"""Events by which a flow shows that it knows of the failure."""
+
+
+def lose_a_rank_and_be_preempted(trial: Trial) -> None:
+    """F7: SIGKILL of a rank; then, of another run, SIGTERM of the command, which a scheduler would start again."""
+    reference = trial.reference()
+    rank, after = trial.draw.randrange(NUM_RANKS), trial.draw.randrange(FIRST, LAST)
+    fault = {"how": "kill", "rank": rank, "attempt": 1, "after": after}
+    _, killed = trial.retrain({}, part="-kill", fault=fault)
+    planted_unix_s = trial.planted_unix_s()
+    _take_failure(trial, killed, planted_unix_s)
+    trial.figures["named"] = trial.cause == "infrastructure" and _first_rank(killed) == rank
+    trial.look_at_alert()
+    stopped_after = trial.draw.randrange(FIRST, LAST)
+    stopped = _stop_and_start_again(trial, stopped_after)
+    trial.compare_bits(reference, killed, stopped)
+    trial.planted = (
+        f"SIGKILL of rank {rank} in step {after + 1}; SIGTERM of the command in step {stopped_after + 1} of another "
+        "run, and the same command again"
+    )
+
+
+def _stop_and_start_again(trial: Trial, after: int) -> Evidence:
+    sent: list[float] = []
+
+    def preempt(command: subprocess.Popen[bytes]) -> None:
+        if not sent and trial.sandbox.planted() is not None:
+            command.send_signal(signal.SIGTERM)
+            sent.append(time.time())
+
+    fault = {"how": "note", "rank": 0, "attempt": 1, "after": after}
+    trial.retrain({}, part="-stop", fault=fault, meanwhile=preempt)
+    _, stopped = trial.retrain(part="-stop")
+    reached = stopped.reached(1)
+    trial.figures["checkpoint_in_grace"] = bool(sent) and reached > 0 and reached == _restored_step(stopped, 2)
+    trial.figures["lost_steps_of_stop"] = stopped.lost_steps(1) if sent else None
+    return stopped
+
+
+def damage_a_checkpoint(trial: Trial) -> None:
+    """F4: one bit of the newest checkpoint, any of all its files, right before a rank is lost."""
+    reference = trial.reference()
+    step = CHECKPOINT_EVERY_STEPS * trial.draw.randrange(2, LAST // CHECKPOINT_EVERY_STEPS)
+    fault = {
+        **{"how": "damage", "rank": 0, "attempt": 1, "after": step + CHECKPOINT_EVERY_STEPS // 2},
+        **{"checkpoint": directory_name(step), "place": trial.draw.random()},
+    }
+    _, run = trial.retrain({}, fault=fault)
+    planted = trial.sandbox.planted() or {}
+    where = f"{planted.get('checkpoint')}/{planted.get('file')}"
+    trial.planted = f"bit {planted.get('bit')} of {where} flipped, then SIGKILL of rank 0"
+    _take_recovery(trial, run, trial.planted_unix_s())
+    quarantined = [event for event in _events(run, 2) if event["event"] == "checkpoint.quarantined"]
+    trial.detected = bool(quarantined)
+    trial.figures["detect_s"] = _first_after(quarantined, trial.planted_unix_s())
+    trial.message = "; ".join(str(event["what"]) for event in quarantined[:1])
+    trial.cause = "integrity" if quarantined else ""
+    # In quarantine it has a number behind its name.
+    names = {str(event["checkpoint"]).partition(".")[0] for event in quarantined}
+    trial.figures["named"] = names == {directory_name(step)}
+    trial.figures["fell_back"] = _restored_step(run, 2) == step - CHECKPOINT_EVERY_STEPS
+    trial.look_at_alert()
+    trial.compare_bits(reference, run)
+
+
+def cut_the_network(trial: Trial) -> None:
+    """F3: the link that ranks meet over, in a network of the sandbox's own, until somebody notices."""
+    if why := _why_no_network():
+        raise NotHere(why)
+    reference = trial.reference()
+    after = trial.draw.randrange(FIRST, LAST)
+    link = _Link(trial)
+    patience = {"progress_deadline_s": NETWORK_DEADLINE_S, "min_progress_deadline_s": NETWORK_DEADLINE_S}
+    fault = {"how": "note", "rank": 0, "attempt": 1, "after": after}
+    _, run = trial.retrain(
+        {"launch": patience}, fault=fault, meanwhile=link.watch, through=ISOLATED, stdin=subprocess.PIPE
+    )
+    trial.planted = f"loopback of the sandbox's own network down from step {after + 1} on, until it was noticed"
+    _take_failure(trial, run, link.cut_unix_s)
+    overdue = [*run.named("attempt.overdue"), *run.named("rank.lost")]
+    trial.figures["detect_s"] = _first_after(overdue, link.cut_unix_s)
+    trial.figures["named"] = trial.cause == "infrastructure"
+    trial.figures["stacks_kept"] = run.run_dir is not None and all(
+        are_whole(stacks_text(run.files(1).stacks(rank))) for rank in range(NUM_RANKS)
+    )
+    trial.look_at_alert()
+    trial.compare_bits(reference, run)
+
+
+class _Link:
+    """Cut once a rank has come to the step that was drawn, and mended once the flow knows."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self.cut_unix_s: float | None = None
+        self._is_mended = False
+        self._looked_s = 0.0
+
+    def watch(self, command: subprocess.Popen[bytes]) -> None:
+        assert command.stdin is not None
+        if self.cut_unix_s is None:
+            if self._trial.sandbox.planted() is not None:
+                self._say(command, DOWN)
+                self.cut_unix_s = time.time()
+        elif not self._is_mended and time.monotonic() - self._looked_s > LOOK_S:
+            self._looked_s = time.monotonic()
+            run = Evidence(self._trial.sandbox.workspace, self._trial.name)
+            if any(run.named(name) for name in BROKEN):
+                self._say(command, UP)
+                self._is_mended = True
+
+    @staticmethod
+    def _say(command: subprocess.Popen[bytes], word: bytes) -> None:
+        assert command.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and the drill will say how
+            command.stdin.write(word)
+            command.stdin.flush()
+
+
+def _why_no_network() -> str:
+    """Empty: one can be made."""
+    try:
+        tried = subprocess.run(
+            (*ISOLATED, "true"),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TRIED_WITHIN_S,
+            preexec_fn=die_with_parent,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no network namespace was made within {TRIED_WITHIN_S:g} s."
+    return "" if tried.returncode == 0 else tried.stderr.strip().removeprefix("headway: ")
+
+
+def _take_failure(trial: Trial, run: Evidence, planted_unix_s: float | None) -> None:
+    """What was recorded of the first attempt's end, and how soon another made a new step."""
+    _take_recovery(trial, run, planted_unix_s)
+    lost = [*run.named("rank.lost"), *run.named("attempt.overdue")]
+    trial.figures["detect_s"] = _first_after(lost, planted_unix_s)
+    failed = [record for record in run.records if record.state == "failed"]
+    trial.detected = bool(failed)
+    if failed:
+        trial.cause, trial.message = failed[0].failure.cause, failed[0].failure.what_and_where
+
+
+def _take_recovery(trial: Trial, run: Evidence, planted_unix_s: float | None) -> None:
+    recovered_unix_s = run.first_new_step_unix_s(1)
+    trial.figures["recover_s"] = seconds_between(planted_unix_s, recovered_unix_s)
+    trial.figures["lost_steps"] = None if recovered_unix_s is None else run.lost_steps(1)
+    trial.figures["attempts"] = len(run.records)
+
+
+def _first_rank(run: Evidence) -> int | None:
+    return run.records[0].failure.rank if run.records else None
+
+
+def _events(run: Evidence, attempt: int) -> list[Event]:
+    return run.rank_events(attempt) if len(run.records) >= attempt else []
+
+
+def _restored_step(run: Evidence, attempt: int) -> int | None:
+    steps = [int(event["step"]) for event in _events(run, attempt) if event["event"] == "restore" and "step" in event]
+    return steps[-1] if steps else None
+
+
+def _first_after(events: Sequence[Mapping[str, Any]], planted_unix_s: float | None) -> float | None:
+    return seconds_between(planted_unix_s, min((event_end_unix_s(dict(event)) for event in events), default=None))

@@ -1,0 +1,207 @@
+"""What is promised of each of the ten failure modes: figures of a drill and their limits, alerts and runbooks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from headway.flows.drill.report import Figure, Judged
+
+OPERATIONS = "docs/operations"
+CHECKPOINT_EVERY_STEPS = 20
+"""In the sandbox: so many steps may be lost to a kill."""
+NETWORK_DEADLINE_S = 6.0
+"""`launch.progress_deadline_s` of the drill that cuts the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    figure: str
+    """Of the drill; one that was not measured misses its objective."""
+    text: str
+    most: float | None = None
+    """None: the figure is a yes or no, and has to be yes."""
+    unit: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailureMode:
+    code: str
+    title: str
+    """Its heading in `docs/operations/failure-modes.md`."""
+    alert: str
+    """Whose figure is looked at; one of `monitoring/alerts.py`."""
+    objectives: Sequence[Objective]
+
+    @property
+    def runbooks(self) -> tuple[str, str]:
+        heading = self.title.lower().replace(" ", "-")
+        return f"{OPERATIONS}/failure-modes.md#{heading}", f"{OPERATIONS}/alerts.md#{self.alert.lower()}"
+
+
+FINISHED = Objective("finished", "the command comes to its end, with exit code 0")
+SAME_BITS = Objective("equal_bits", "final weights are those of the undisturbed run, bit for bit")
+ALERT = Objective("alert_raised", "the alert's figure is raised")
+NONE_STARTED = Objective("ranks_started", "ranks that were started", 0)
+NOBODY_LEFT = Objective("processes_left", "processes that outlived their command", 0)
+
+MODES: Mapping[str, FailureMode] = MappingProxyType(
+    {
+        mode.code: mode
+        for mode in (
+            FailureMode(
+                code="F1",
+                title="Missing environment",
+                alert="RetrainFailed",
+                objectives=(
+                    FINISHED,
+                    Objective("named", "the failure card names every variable that is missing"),
+                    Objective("detect_s", "from the attempt's beginning to its refusal", 2.0, "s"),
+                    Objective("attempts", "attempts that were spent", 1),
+                    NONE_STARTED,
+                    ALERT,
+                    SAME_BITS,
+                ),
+            ),
+            FailureMode(
+                code="F2",
+                title="Straggler",
+                alert="StepsUneven",
+                objectives=(
+                    FINISHED,
+                    Objective("named", "the slow rank and its part of the step are named, and no other"),
+                    # The detector looks every 20 steps, and names a rank that is behind twice in a row.
+                    Objective("detect_steps", "steps until it is named", 60),
+                    SAME_BITS,
+                ),
+            ),
+            FailureMode(
+                code="F3",
+                title="Network time-out",
+                alert="ManyInterruptions",
+                objectives=(
+                    FINISHED,
+                    Objective("named", "the cause is `infrastructure`"),
+                    Objective("detect_s", "from the cut to the end of waiting", NETWORK_DEADLINE_S + 5.0, "s"),
+                    Objective("stacks_kept", "stacks of all ranks are kept"),
+                    ALERT,
+                    SAME_BITS,
+                ),
+            ),
+            FailureMode(
+                code="F4",
+                title="Corrupt checkpoint",
+                alert="CheckpointCorrupt",
+                objectives=(
+                    FINISHED,
+                    Objective("named", "the damaged checkpoint is quarantined, and no other"),
+                    Objective("fell_back", "training goes on from the one before"),
+                    Objective("lost_steps", "steps made again", 2 * CHECKPOINT_EVERY_STEPS),
+                    ALERT,
+                    SAME_BITS,
+                ),
+            ),
+            FailureMode(
+                code="F5",
+                title="Divergence",
+                alert="NonFiniteSteps",
+                objectives=(
+                    FINISHED,
+                    Objective("named", "the guard names a step that is not finite"),
+                    Objective("detect_steps", "steps until the guard acts", 1),
+                    Objective("attempts", "attempts: all ranks leave the batch out together", 1),
+                    Objective("loss_difference", "relative difference of the last losses", 0.05),
+                    ALERT,
+                ),
+            ),
+            FailureMode(
+                code="F6",
+                title="Memory",
+                alert="ManyInterruptions",
+                objectives=(
+                    FINISHED,
+                    Objective("named", "the cause is `oom`, and the micro-batch is halved"),
+                    Objective("attempts", "attempts until it fits", 3),
+                    Objective("loss_difference", "relative difference of the first loss", 1e-6),
+                    ALERT,
+                ),
+            ),
+            FailureMode(
+                code="F7",
+                title="Pre-emption",
+                alert="ManyInterruptions",
+                objectives=(
+                    FINISHED,
+                    Objective("named", "the cause is `infrastructure`, and the killed rank is named"),
+                    Objective("recover_s", "from the kill to the first new step", 5.0, "s"),
+                    Objective("lost_steps", "steps made again after the kill", CHECKPOINT_EVERY_STEPS),
+                    Objective("checkpoint_in_grace", "after SIGTERM a checkpoint of the last step is kept"),
+                    Objective("lost_steps_of_stop", "steps made again after SIGTERM", 0),
+                    ALERT,
+                    SAME_BITS,
+                ),
+            ),
+            FailureMode(
+                code="F8",
+                title="Contention",
+                alert="MachineContended",
+                objectives=(
+                    FINISHED,
+                    Objective("detect_s", "until the pressure of the processors shows", 30.0, "s"),
+                    Objective("ranks_blamed", "ranks that are called slow for it", 0),
+                    SAME_BITS,
+                ),
+            ),
+            FailureMode(
+                code="F9",
+                title="Wrong ranks or topology",
+                alert="RetrainFailed",
+                objectives=(
+                    FINISHED,
+                    Objective("named", "a world that cannot share the batch is refused with its arithmetic"),
+                    Objective("detect_s", "from the command to its refusal", 5.0, "s"),
+                    NONE_STARTED,
+                    Objective("stranger_refused", "a second rank without the run's key is turned away"),
+                    SAME_BITS,
+                ),
+            ),
+            FailureMode(
+                code="F10",
+                title="Skew",
+                alert="RetrainFailed",
+                objectives=(
+                    Objective("named", "the gate names the group of shards and its limit"),
+                    Objective("contract_named", "values out of range are refused by the contract"),
+                    NONE_STARTED,
+                    ALERT,
+                ),
+            ),
+        )
+    }
+)
+"""By code, in the order of the pages for people on call."""
+
+
+def judge(objectives: Sequence[Objective], figures: Mapping[str, Figure]) -> list[Judged]:
+    """Hold figures against what is promised of them; that nothing is left running is promised of all."""
+    return [
+        Judged(
+            figure=objective.figure,
+            text=objective.text,
+            limit=objective.most,
+            unit=objective.unit,
+            measured=figures.get(objective.figure),
+            is_met=_is_met(objective, figures.get(objective.figure)),
+        )
+        for objective in (*objectives, NOBODY_LEFT)
+    ]
+
+
+def _is_met(objective: Objective, measured: Figure) -> bool:
+    if measured is None:
+        return False
+    # A yes is no number of one, and a number no yes.
+    if objective.most is None or isinstance(measured, bool):
+        return objective.most is None and measured is True
+    return 0 <= measured <= objective.most

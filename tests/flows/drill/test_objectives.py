@@ -1,0 +1,68 @@
+"""What a drill is held against: all ten modes have alert, runbooks, objectives; what is not measured is missed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headway.data_contracts.store.errors import EnvironmentProblem, TrainingFailed
+from headway.flows.drill.objectives import MODES, Objective, judge
+from headway.flows.drill.report import DrillReport, DrillResult, Figure
+from headway.flows.drill.running import DRILLS, problem_of
+from headway.flows.monitoring.alerts import ALERTS
+
+HOME = Path(__file__).resolve().parents[3]
+
+
+def reported(**states: str) -> DrillReport:
+    drills = [DrillResult(mode=mode, title="", state=state) for mode, state in states.items()]  # type: ignore[arg-type]
+    about = {"headway": "0", "host": "h", "launcher": "local", "seed": 3}
+    return DrillReport(**about, begin_unix_s=0.0, end_unix_s=1.0, drills=drills)  # type: ignore[arg-type]
+
+
+def test_there_is_a_drill_an_alert_and_a_runbook_for_each_of_the_ten_modes() -> None:
+    assert [*MODES] == [*DRILLS] == [f"F{number}" for number in range(1, 11)]
+    alerts = {alert.name for alert in ALERTS}
+    for mode in MODES.values():
+        assert mode.alert in alerts
+        for place in mode.runbooks:
+            page, _, anchor = place.partition("#")
+            headings = re.findall(r"^#+ (.+)$", (HOME / page).read_text(), re.MULTILINE)
+            assert anchor in {heading.lower().replace(" ", "-") for heading in headings}, place
+
+
+@pytest.mark.parametrize(
+    ("most", "measured", "is_met"),
+    [
+        (5.0, 5, True),
+        (5.0, 5.001, False),
+        (5.0, None, False),
+        (5.0, -0.1, False),
+        (1, True, False),
+        (0, False, False),
+        (None, True, True),
+        (None, False, False),
+        (None, None, False),
+        (None, 1, False),
+    ],
+)
+def test_a_figure_meets_its_limit_or_is_a_yes_and_nothing_else_does(
+    most: float | None, measured: Figure, is_met: bool
+) -> None:
+    (judged, _) = judge([Objective("x_s", "x", most)], {"x_s": measured})
+    assert judged.is_met is is_met
+
+
+def test_that_nobody_is_left_is_asked_of_every_drill() -> None:
+    judged = judge([], {"processes_left": 1})
+    assert [(each.figure, each.is_met) for each in judged] == [("processes_left", False)]
+
+
+def test_a_missed_objective_is_an_exit_code_and_what_was_skipped_is_never_passed() -> None:
+    missed = problem_of(reported(F1="passed", F4="missed", F7="missed", F8="skipped"))
+    assert isinstance(missed, TrainingFailed) and missed.exit_code == 6
+    assert missed.what == "F4, F7 missed an objective." and "headway drill F4 F7 --seed 3 --keep" in missed.advice
+    assert problem_of(reported(F1="passed", F8="skipped")) is None
+    assert isinstance(problem_of(reported(F8="skipped")), EnvironmentProblem)

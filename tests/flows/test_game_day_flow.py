@@ -1,0 +1,34 @@
+"""A game day makes its drills on the worker, and leaves its report in the workspace, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic import ValidationError
+
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.config.profiles import DrillName
+from headway.flows.drill.objectives import MODES
+from headway.flows.drill.report import has_its_digest
+from headway.flows.game_day_flow import FOLDER, GameDayRequest, game_day
+
+
+@pytest.mark.e2e
+def test_its_report_lies_in_the_workspace_and_nothing_else_does(tmp_path: Path) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    before = {path.relative_to(tmp_path) for path in tmp_path.rglob("*")}
+    report = game_day.fn(GameDayRequest(drills=("F10",), seed=3, workspace=workspace.uri))
+    assert [(drill.mode, drill.state) for drill in report.drills] == [("F10", "passed")], report
+    after = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
+    assert {path.parts[:2] for path in after - before} == {("workspace", FOLDER)}
+    document, page = (next((tmp_path / "workspace" / FOLDER).glob(f"*-3.{kind}")) for kind in ("json", "html"))
+    assert has_its_digest(json.loads(document.read_bytes())) and b"F10 Skew: passed" in page.read_bytes()
+
+
+def test_a_profile_and_a_form_name_the_drills_that_there_are() -> None:
+    assert get_args(DrillName) == tuple(MODES)
+    with pytest.raises(ValidationError):
+        GameDayRequest.model_validate({"drills": ["F11"]})
