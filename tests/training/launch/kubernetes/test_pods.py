@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from headway.training.launch.base.host_probe import Host
-from headway.training.launch.base.protocol import JOB, MACHINE, POD, POD_ADDRESS
+from headway.training.launch.base.protocol import JOB, LOG_PIPE, MACHINE, POD, POD_ADDRESS
 from headway.training.launch.hosts.probe import HEADWAY_HOME
 from headway.training.launch.jobs.job_request import DetachedFiles
 from headway.training.launch.kubernetes.manifests import EXIT_LEAVING
@@ -90,6 +90,16 @@ def test_what_is_started_in_a_pod_has_its_stdin_output_status_and_secrets(run_di
     failed = ask(run_dir, host, "sh", "-c", "echo in its own words >&2; exit 7")
     assert (failed.returncode, failed.stderr) == (7, b"in its own words\n")
     assert ask(run_dir, host, "sh", "-c", "kill -9 $$").returncode == 137
+
+
+def test_what_a_guard_passes_on_comes_out_of_the_pods_own_stdout(
+    run_dir: Path, start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    start("pod-b", 1)
+    (host,) = transport(run_dir).hosts(2)
+    done = ask(run_dir, host, "sh", "-c", f'echo "{{}}" >"/dev/fd/${LOG_PIPE}"; echo to its owner')
+    assert (done.returncode, done.stdout) == (0, b"to its owner\n")
+    assert "{}\n" in capfd.readouterr().out, "before its end is known"
 
 
 def test_a_pod_is_told_with_the_machine_that_it_stands_on(run_dir: Path, start: Start) -> None:
