@@ -9,6 +9,7 @@ stand.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import defaultdict
@@ -25,8 +26,8 @@ from headway.training.observe.trace_context import TraceContext, flow_trace, par
 
 MAX_SPANS = 5_000
 """Of one trace: collectors refuse what is too large, and nobody looks at more. The first one counts those left out."""
-MAX_MOMENTS = 100
-"""Of one span."""
+MAX_MOMENTS = 1_000
+"""Of one ledger."""
 SLACK_S = 0.005
 """A span begins by the wall clock and lasts by the monotonic one, so it may end a little after what it is in."""
 ATTEMPT = "attempt"
@@ -138,7 +139,7 @@ class _Span:
             attributes=_attributes(self.event),
             error=_error(self.event),
             is_cut=self.is_cut,
-            moments=tuple(self.moments[:MAX_MOMENTS]),
+            moments=tuple(self.moments),
         )
 
 
@@ -180,7 +181,7 @@ def trace_of(
         },
         error=(_word(cause) or _class(cause) or outcome) if is_error else "",
         is_cut=not flow.has_ended,
-        moments=tuple(whole.moments[:MAX_MOMENTS]),
+        moments=tuple(whole.moments),
     )
     return Trace(
         flow_run=flow.flow_run,
@@ -209,17 +210,19 @@ def _of_process(events: Sequence[Event], holder: _Span, root: TraceContext, *pla
     for span in spans:
         while open_spans and open_spans[-1].end_unix_s <= span.begin_unix_s:
             open_spans.pop()
-        fits = (each for each in reversed(open_spans) if _may_hold(each, span))
+        # A write is in nothing that its rank does beside it.
+        fits = (each for each in reversed(open_spans) if span.name != DURABLE and _may_hold(each, span))
         span.parent_id = next(fits, holder).span_id
         alike = span.name, span.begin_unix_s
         span.span_id = span_id(root, holder.span_id, *place, *alike, num_alike[alike])
         num_alike[alike] += 1
-        open_spans.append(span)
-    for event in events:
-        if event["event"] in MOMENTS:
-            at = float(event["unix_s"])
-            innermost = next((span for span in reversed(spans) if span.encloses(at, at)), holder)
-            innermost.moments.append(SpanMoment(name=event["event"], unix_s=at, attributes=_attributes(event)))
+        if span.name != DURABLE:
+            open_spans.append(span)
+    # Bounded: each is looked for among all spans.
+    for event in itertools.islice((event for event in events if event["event"] in MOMENTS), MAX_MOMENTS):
+        at = float(event["unix_s"])
+        innermost = next((span for span in reversed(spans) if span.encloses(at, at)), holder)
+        innermost.moments.append(SpanMoment(name=event["event"], unix_s=at, attributes=_attributes(event)))
     return spans
 
 

@@ -20,12 +20,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 class Received:
     path: str
     headers: Mapping[str, str]
+    """By their names in small letters."""
     body: bytes
     """As it came."""
 
     @property
     def data(self) -> bytes:
-        return gzip.decompress(self.body) if self.headers.get("Content-Encoding") == "gzip" else self.body
+        return gzip.decompress(self.body) if self.headers.get("content-encoding") == "gzip" else self.body
 
     @property
     def request(self) -> Any:
@@ -69,7 +70,7 @@ def collector() -> Iterator[Collector]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            found.received.append(Received(self.path, dict(self.headers), body))
+            found.received.append(Received(self.path, self.lower(), body))
             if found.silent.is_set():
                 found.ended.wait()
             status = found.statuses.pop(0) if found.statuses else 200
@@ -81,13 +82,20 @@ def collector() -> Iterator[Collector]:
             self.wfile.write(found.answer)
 
         def do_GET(self) -> None:
-            found.received.append(Received(self.path, dict(self.headers), b""))
+            found.received.append(Received(self.path, self.lower(), b""))
             self.send_error(404)
+
+        def lower(self) -> dict[str, str]:
+            return {name.lower(): value for name, value in self.headers.items()}
 
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """A client that gave up waiting."""
+
+    server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     server.block_on_close = False
     found.url = f"http://127.0.0.1:{server.server_address[1]}"

@@ -189,9 +189,10 @@ def take_pipe(environ: MutableMapping[str, str]) -> int | None:
 
 
 def _run_and_gang(attempt_folder: Path) -> tuple[str, str]:
-    """By the folder, as a run's own and those of its other gangs are named."""
+    """By the folders, `runs/RUN/attempts/NNN` and `runs/RUN/GANG/attempts/NNN`."""
     own = attempt_folder.parent.parent
-    run_dir = next((each for each in (own, *own.parents) if RUN.fullmatch(each.name)), own)
+    is_runs = (each for each in (own, *own.parents) if each.parent.name == "runs" and RUN.fullmatch(each.name))
+    run_dir = next(is_runs, own)
     return run_dir.name, TRAINING if run_dir == own else own.relative_to(run_dir).as_posix()
 
 
