@@ -70,7 +70,7 @@ def test_who_began_the_trace_and_keeps_none_of_it_gets_none(ledgers: Ledgers, he
     assert here.received == []
 
 
-@pytest.mark.parametrize("trouble", ["away", "silent", "500", "nonsense", "no address", "no thread"])
+@pytest.mark.parametrize("trouble", ["away", "silent", "stuck", "500", "nonsense", "no address", "no thread"])
 def test_whatever_is_in_the_way_is_one_sentence_and_takes_no_longer_than_it_may(
     trouble: str,
     ledgers: Ledgers,
@@ -83,6 +83,8 @@ def test_whatever_is_in_the_way_is_one_sentence_and_takes_no_longer_than_it_may(
         here.silent.set()
     here.statuses = [500] if trouble == "500" else []
     url = {"away": "http://127.0.0.1:9", "no address": f"{KEY}://{KEY}"}.get(trouble, here.url)
+    if trouble == "stuck":  # as a file system that does not answer
+        monkeypatch.setattr("headway.flows.tracing.read_trace.read_flow", lambda *_: here.ended.wait(30.0) and None)
     if trouble == "nonsense":
         monkeypatch.setattr("headway.flows.tracing.read_trace.read_flow", lambda *_: 1 / 0)
     if trouble == "no thread":

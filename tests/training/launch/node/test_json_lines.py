@@ -143,11 +143,14 @@ def pipe() -> Iterator[tuple[int, int]]:
 def test_who_reads_slowly_is_not_waited_for_and_loses_nothing(tmp_path: Path, pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     node = Node(tmp_path, ASKED, pipe=writing)
-    written = [f"{number:>99}" for number in range(2_000)]
+    written = [f"{number:>99}" for number in range(4_000)]
     node.write(0, "".join(f"{line}\n" for line in written).encode())
     started_s, data = time.monotonic(), b""
     node.look()
     assert time.monotonic() - started_s < 1.0, "the pipe is full"
+    waiting = len(node.lines._waiting)
+    node.look()
+    assert 0 < len(node.lines._waiting) == waiting, "no more is read before there is room"
     while data.count(b"\n") < len(written):
         data += os.read(reading, 1 << 16)
         node.look()
