@@ -332,7 +332,7 @@ def environment_page() -> str:
         "Prefect's (`PREFECT_API_URL`, `PREFECT_API_AUTH_STRING`, `PREFECT_HOME`), MLflow's (`MLFLOW_TRACKING_URI`, "
         "its credentials) and the object store's (`AWS_PROFILE`, `AWS_ENDPOINT_URL`) work as they do without Headway.",
         "OpenTelemetry's (`OTEL_EXPORTER_OTLP_ENDPOINT` and the others that [traces and logs](../operations/traces.md) "
-        "lists) say where traces go. `TRACEPARENT` is the span that started a retrain; ranks get that of their flow run.",
+        "lists) say where traces go. `TRACEPARENT` is the span that started a retrain; ranks get that of the flow run.",
         "Headway sets these for processes that it starts. Leave them alone:",
         _table(("variable", "meaning"), [(_code(name), meaning) for name, meaning in SET_BY_HEADWAY.items()]),
     )

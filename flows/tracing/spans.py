@@ -261,8 +261,8 @@ def _key(event: Event) -> tuple[object, ...]:
 
 def _may_hold(holder: _Span, span: _Span) -> bool:
     """Several jobs and runs may be watched at once, and their spans overlap as chance has it."""
-    whose = ((holder.event.get(name), span.event.get(name)) for name in ("job", "run", "trial", "attempt"))
-    is_of_another = any(one is not None and other is not None and one != other for one, other in whose)
+    pairs = ((holder.event.get(name), span.event.get(name)) for name in ("job", "run", "trial", "attempt"))
+    is_of_another = any(one is not None and other is not None and one != other for one, other in pairs)
     return not is_of_another and holder.encloses(span.begin_unix_s, span.end_unix_s)
 
 

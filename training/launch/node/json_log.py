@@ -66,8 +66,8 @@ class _Levels:
 class _Followed:
     """One file, read from where it was left."""
 
-    def __init__(self, path: Path, whose: Mapping[str, object], usual_level: str) -> None:
-        self._path, self._whose = path, whose
+    def __init__(self, path: Path, source: Mapping[str, object], usual_level: str) -> None:
+        self._path, self._source = path, source
         self._read_bytes, self._times, self._levels = 0, LineTimes(), _Levels(usual_level)
 
     def take(self, *, is_over: bool) -> bytes:
@@ -92,12 +92,12 @@ class _Followed:
             unix_s = self._times.next(line, seen_unix_s)
             level = self._levels.next(text)
             if text:
-                value = {"time": _rfc_3339(unix_s), "level": level, "message": text, **self._whose}
+                value = {"time": _rfc_3339(unix_s), "level": level, "message": text, **self._source}
                 yield json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         self._read_bytes += at
 
 
-class JsonLines:
+class JsonLog:
     """Args:
     environ: of the order; it says whether, and of which trace.
     pipe: takes the lines in place of a file.

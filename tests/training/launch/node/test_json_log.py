@@ -16,7 +16,7 @@ import pytest
 from headway.training.launch.base.gang import LaunchSpec, attempt_folder
 from headway.training.launch.base.protocol import LOG_FORMAT, LOG_PIPE, AttemptFiles
 from headway.training.launch.diagnosis.logs import RunLogs
-from headway.training.launch.node.json_lines import MAX_LINE_BYTES, JsonLines, take_pipe
+from headway.training.launch.node.json_log import MAX_LINE_BYTES, JsonLog, take_pipe
 from headway.training.launch.supervise.supervisor import supervise
 from headway.training.observe.trace_context import TRACEPARENT, flow_trace
 
@@ -30,7 +30,7 @@ class Node:
     def __init__(self, run_dir: Path, environ: dict[str, str], node: int = 0, pipe: int | None = None) -> None:
         self.files, self.node = AttemptFiles(attempt_folder(run_dir, 2)), node
         self.files.folder.mkdir(parents=True, exist_ok=True)
-        self.lines = JsonLines(self.files, node, 2, 2, environ, pipe)
+        self.lines = JsonLog(self.files, node, 2, 2, environ, pipe)
 
     def write(self, local: int, data: bytes, stream: str = "stdout") -> None:
         path = self.files.rank_logs(self.node) / "abc" / "attempt_0" / str(local) / f"{stream}.log"
