@@ -6,7 +6,7 @@ import dataclasses
 import os
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.text import Text
@@ -88,10 +88,20 @@ def print_traces(traces: Sequence[Trace]) -> None:
         first = trace.spans[0]
         console.print(Text(f"{trace.trace_id}  {plain_text.one_line(trace.pipeline)}", style="bold"))
         console.print(f"flow run {trace.flow_run}, {moment(first.begin_unix_s)} UTC, {count(len(trace.spans), 'span')}")
-        depths = defaultdict[str, int](int)
-        for span in trace.spans:
-            depths[span.span_id] = depths[span.parent_id] + 1 if span is not first else 0
-            console.print(Text(_line(span, first.begin_unix_s, depths[span.span_id])))
+        for span, depth in _below(trace.spans):
+            console.print(Text(_line(span, first.begin_unix_s, depth)))
+
+
+def _below(spans: Sequence[TraceSpan]) -> Iterator[tuple[TraceSpan, int]]:
+    """The first span and its depth, then by their begins those in it, each with those in itself."""
+    inner = defaultdict[str, list[TraceSpan]](list)
+    for span in sorted(spans[1:], key=lambda each: each.begin_unix_s, reverse=True):
+        inner[span.parent_id].append(span)
+    left = [(spans[0], 0)]
+    while left:
+        span, depth = left.pop()
+        yield span, depth
+        left += ((each, depth + 1) for each in inner[span.span_id])
 
 
 def _line(span: TraceSpan, begin_unix_s: float, depth: int) -> str:
