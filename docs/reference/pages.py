@@ -60,6 +60,7 @@ SET_BY_PEOPLE = {
     "HEADWAY_LOCAL": "Where work in progress of a workspace in object storage lies; else the user's cache folder.",
     "HEADWAY_LIMITS": "Prefix of the concurrency limits that count devices; `headway deploy` sets it.",
     "HEADWAY_MLFLOW_AUTH_STRING": "`user:password` of MLflow's server with `--app-name headway`.",
+    "HEADWAY_LOG_FORMAT": "`json`: lines of ranks are written as JSON, too; `text` without it.",
 }
 SET_BY_HEADWAY = {
     "HEADWAY_ATTEMPT": "Number of the attempt.",
@@ -67,6 +68,7 @@ SET_BY_HEADWAY = {
     "HEADWAY_GUARD_PID": "The guard that owns a process.",
     "HEADWAY_JOB": "A scheduler's job that supervises a run.",
     "HEADWAY_LOADER": "How a rank's loader works.",
+    "HEADWAY_LOG_PIPE": "Where a guard in a pod writes JSON lines.",
     "HEADWAY_MACHINE": "The machine's name, as it is excluded by.",
     "HEADWAY_MANDATE": "The attempt's fence.",
     "HEADWAY_NODE": "Number of the node.",
@@ -329,6 +331,8 @@ def environment_page() -> str:
         _table(("variable", "meaning"), [(_code(name), meaning) for name, meaning in SET_BY_PEOPLE.items()]),
         "Prefect's (`PREFECT_API_URL`, `PREFECT_API_AUTH_STRING`, `PREFECT_HOME`), MLflow's (`MLFLOW_TRACKING_URI`, "
         "its credentials) and the object store's (`AWS_PROFILE`, `AWS_ENDPOINT_URL`) work as they do without Headway.",
+        "OpenTelemetry's (`OTEL_EXPORTER_OTLP_ENDPOINT` and the others that [traces and logs](../operations/traces.md) "
+        "lists) say where traces go. `TRACEPARENT` is the span that started a retrain; ranks get that of the flow run.",
         "Headway sets these for processes that it starts. Leave them alone:",
         _table(("variable", "meaning"), [(_code(name), meaning) for name, meaning in SET_BY_HEADWAY.items()]),
     )

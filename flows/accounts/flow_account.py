@@ -87,7 +87,7 @@ def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Good
         before: of the run's flow run before it.
     """
     begin = next(flow.named("flow.begin"))
-    outcome, cause, stage = _end(flow)
+    outcome, cause, stage = end_of(flow)
     of_run = attempts if flow.run else ()
     steps = np.concatenate([attempt.steps for attempt in of_run]) if of_run else np.empty((0, len(COLUMNS)))
     column = {name: steps[:, place] for place, name in enumerate(COLUMNS)}
@@ -120,7 +120,7 @@ def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Good
     )
 
 
-def _end(flow: FlowTrace) -> tuple[Outcome, str, str]:
+def end_of(flow: FlowTrace) -> tuple[Outcome, str, str]:
     """Outcome, cause and the stage that failed."""
     if flow.stopped_for:
         return "stopped", flow.stopped_for, ""

@@ -45,6 +45,7 @@ from headway.flows.cli.look import (
     report,
     shards,
     status,
+    trace,
     triggers,
     ui,
 )
@@ -75,7 +76,8 @@ PANELS = {
     "Prepare": ("init", "contract", "schema", "explain", "doctor", "plan", "rehearse"),
     "Retrain": ("retrain", "trials", "stop", "resume"),
     "Look": (
-        *("status", "logs", "goodput", "cost", "board", "report", "postmortem", "metrics", "alerts", "history"),
+        *("status", "logs", "goodput", "trace", "cost", "board", "report", "postmortem", "metrics", "alerts"),
+        "history",
         *("compare", "windows", "triggers", "shards", "profile", "ui"),
     ),
     "Decide": (
@@ -136,7 +138,8 @@ app.command(cls=WaitCommand)(retrain)
 app.command(cls=WaitCommand)(resume)
 COMMANDS = (
     *(schema, explain, doctor, plan, rehearse, trials, stop),
-    *(status, logs, goodput, cost, board, report, postmortem, metrics, history, compare, triggers, shards, profile, ui),
+    *(status, logs, goodput, trace, cost, board, report, postmortem, metrics, history, compare),
+    *(triggers, shards, profile, ui),
     *(promote, refuse, rollback, retire, hold, release),
     *(predict, export, verify, scrub, reproduce, drill, deploy, ci, clean),
 )
@@ -156,7 +159,7 @@ class Warnings(logging.Handler):
 
 def log_warnings() -> None:
     """Show what this code warns of, such as a store that is tried again: of all other logs Prefect shows none here."""
-    for package in ("headway.data_contracts", "headway.tasks"):
+    for package in ("headway.data_contracts", "headway.tasks", "headway.flows.tracing"):
         logging.getLogger(package).handlers = [Warnings(logging.WARNING)]
 
 

@@ -222,6 +222,29 @@ def goodput(
     emit(read_goodput(workspace, run), print_goodput, as_json=as_json)
 
 
+def trace(
+    run: RunOrNewest = "",
+    workspace: WorkspaceUri = "",
+    otlp: Annotated[
+        bool, typer.Option("--otlp", help="Send it to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the traces of a run's flow runs. Stages, attempts, checkpoints and restores of each rank, registry calls.
+
+    Sent once more it is the same trace. A flow run sends its own when it ends; one that was killed could not.
+    """
+    from headway.flows.show.trace import in_json, print_traces, read_traces, send_traces
+
+    found = read_traces(workspace, run)
+    if otlp:
+        send_traces(found)
+    if as_json:
+        print_json(in_json(found))
+    else:
+        print_traces(found)
+
+
 def history(model: Model, workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
     """Show who became champion, when and why. Also who stayed challenger, waits, or was refused."""
     from headway.flows.show.champion_history import print_history, read_history

@@ -26,18 +26,23 @@ from headway.flows.config.request import RetrainRequest, TrainingRequest
 from headway.flows.prefect_api.worker_watchdog import ended_with_worker
 from headway.flows.report.failure_facts import BRIEFLY, failure_card
 from headway.flows.report.run_log import run_log
+from headway.flows.tracing.export import export_quietly
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.devices import LIMITS, Devices, UnlimitedDevices
 from headway.tasks.core.flow_run import current_flow_run
+from headway.tasks.core.gangs import log_format
 from headway.tasks.ownership.current_run import recording_the_end
 from headway.training.launch.base.stop_request import StopRequest
 from headway.training.launch.node.forked_guards import forking
 from headway.training.observe.ledger import Ledger, Listener
+from headway.training.observe.trace_context import TraceContext, flow_trace, given_parent
 
 watchers: ContextVar[tuple[Listener, ...]] = ContextVar("watchers", default=())
 """Who sees every event of the flow run as it happens: the terminal, a test."""
 command_started_unix_s: ContextVar[float | None] = ContextVar("command_started_unix_s", default=None)
 """When the command was started, so that imports and Prefect's own start are accounted for too."""
+PREFECTS_TRACEPARENT = "__OTEL_TRACEPARENT"
+"""Of a flow run, the label by which Prefect carries the span that started it."""
 SWITCHED_OFF = "promotion was switched off for this run"
 WORKER_LOST = "the worker that started this flow is gone; what was finished is kept, and the next run resumes."
 
@@ -56,6 +61,7 @@ def session(request: TrainingRequest, *, finds_only: bool = False) -> Iterator[t
         RunStopped: the time to stop is over already.
     """
     stop = request.stop
+    log_format()  # one that does not exist is told before anything is made
     _, path, pipeline = pipeline_file(request.pipeline)
     workspace = Workspace.create(request.workspace)
     started_unix_s = command_started_unix_s.get() or time.time()
@@ -64,7 +70,7 @@ def session(request: TrainingRequest, *, finds_only: bool = False) -> Iterator[t
         # Before anything is looked up: what a flow run at work may have found is not cleaned away.
         at_work_in(workspace.local_root, workspace.local_path("sessions")) as claim,
         _present(workspace, claim),
-        _ledger(request, stop, pipeline, workspace, started_unix_s, finds_only) as (identity, ledger),
+        _ledger(request, stop, pipeline, workspace, started_unix_s, finds_only) as (identity, ledger, trace),
         scratch_folder("headway-") as scratch,
         naming_a_full_disk(str(workspace.local_root), str(scratch.parent)),  # while what fills it is still there
         _digests(workspace) as digests,
@@ -88,6 +94,7 @@ def session(request: TrainingRequest, *, finds_only: bool = False) -> Iterator[t
             continued_by=request.command,
             wait_s=request.wait_s if isinstance(request, RetrainRequest) else None,
             finds_only=finds_only,
+            traceparent=trace.header,
         )
         starving_after = None if pipeline.windows is None else pipeline.windows.starving_after
         # Trials are nobody's current run: what a retrain left to be resumed is not for them to end.
@@ -115,10 +122,11 @@ def _ledger(
     workspace: Workspace,
     started_unix_s: float,
     finds_only: bool,
-) -> Iterator[tuple[str, Ledger]]:
-    """The flow run's identity and its ledger, from the first event to the last."""
+) -> Iterator[tuple[str, Ledger, TraceContext]]:
+    """The flow run's identity, its ledger, from the first event to the last, and its own span."""
     flow_run = current_flow_run()
     identity = str(uuid.uuid4() if flow_run is None else flow_run.id)
+    parent = given_parent(own="" if flow_run is None else str(flow_run.labels.get(PREFECTS_TRACEPARENT, "")))
     with (
         _discarded_unless_it_ends(workspace, identity) if finds_only else _published_at_the_end(workspace, identity),
         contextlib.closing(Ledger(ledger_spool(workspace, identity), process="flow", flow_run=identity)) as ledger,
@@ -128,11 +136,13 @@ def _ledger(
         here = {"host": socket.gethostname(), "pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
         who = {"pipeline": pipeline.pipeline, "owner": pipeline.owner, "job_class": pipeline.job_class}
         begin = {**who, "note": request.note, "started_unix_s": started_unix_s, **here}
-        ledger.event("flow.begin", **begin, **({"stop": message} if (message := str(stop)) else {}))
+        # On record: whoever sends the trace of a flow run that was killed has another environment.
+        given = {} if parent is None else {"traceparent": parent.header}
+        ledger.event("flow.begin", **begin, **({"stop": message} if (message := str(stop)) else {}), **given)
         # A full disk should be found now, not after hours of training.
         ledger.require_written()
         try:
-            yield identity, ledger
+            yield identity, ledger, flow_trace(identity, parent)
         except RunStopped as stopped:
             ledger.event("flow.stopped", reason=stopped.reason, message=str(stopped), continued_by=request.command)
             raise
@@ -161,6 +171,7 @@ def _publish_ledger(workspace: Workspace, identity: str) -> None:
     with contextlib.suppress(OSError, HeadwayError):
         brief.publish_tree(f"ledger/{identity}")
     keep_quietly(brief, identity)
+    export_quietly(brief, identity)
 
 
 @contextlib.contextmanager

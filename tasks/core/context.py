@@ -58,6 +58,8 @@ class RunContext:
     """The command that continues it."""
     finds_only: bool = False
     """Nothing is made: the first stage that is not found ends the flow run."""
+    traceparent: str = ""
+    """The flow run's own span, as W3C's header has it: what ranks write down names the same trace."""
 
     def require_time(self, doing: str) -> None:
         """Raises `RunStopped` when the time is over."""

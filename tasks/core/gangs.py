@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from headway.data_contracts.store.documents import RunSpec
+from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.places import LOCAL
 from headway.tasks.core.context import RunContext
 from headway.training.launch.base.gang import Gang, LaunchSpec, for_stepless_work
+from headway.training.launch.base.protocol import LOG_FORMAT
 from headway.training.launch.jobs.follow import Ended, Tolerable, Watched, follow, follow_all
 from headway.training.launch.supervise.launchers import scheduler_for
 from headway.training.launch.supervise.supervisor import supervise
+from headway.training.observe.trace_context import TRACEPARENT
 
 
 def gang_for(
@@ -43,8 +46,25 @@ def gang_for(
         run_dir=run_dir,
         stop=context.stop,
         continued_by=context.continued_by,
-        environment={**({LOCAL: os.environ[LOCAL]} if LOCAL in os.environ else {}), **spec.loader.environment()},
+        environment={
+            **({LOCAL: os.environ[LOCAL]} if LOCAL in os.environ else {}),
+            **({TRACEPARENT: context.traceparent} if context.traceparent else {}),
+            **log_format(),
+            **spec.loader.environment(),
+        },
     )
+
+
+def log_format(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What has guards write the lines of ranks as JSON, too; empty: nobody asked for it.
+
+    Raises:
+        ConfigError: another format than the two that there are.
+    """
+    name = environ.get(LOG_FORMAT, "") or "text"
+    if name not in ("text", "json"):
+        raise ConfigError(f"{name!r} is no format of logs.", where=LOG_FORMAT, advice="Say json, or text.")
+    return {LOG_FORMAT: name} if name == "json" else {}
 
 
 def run_to_completion(context: RunContext, spec: LaunchSpec, gang: Gang, poll: Callable[[], int | None]) -> None:

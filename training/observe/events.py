@@ -45,7 +45,9 @@ _STAGES = ("snapshot", "validate", "fit", "shard", "launch", "verify", "score", 
 
 EVENTS: Mapping[str, Declared] = {
     # A flow run.
-    "flow.begin": _at("A flow run begins.", "pipeline owner job_class note started_unix_s host pid start_ticks stop"),
+    "flow.begin": _at(
+        "A flow run begins.", "pipeline owner job_class note started_unix_s host pid start_ticks stop traceparent"
+    ),
     "flow.end": _at("It has ended, however it did."),
     "flow.stopped": _at("It was stopped, and may be continued.", "reason message continued_by"),
     "flow.failed": _at("It failed.", "error message"),

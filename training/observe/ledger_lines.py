@@ -20,7 +20,7 @@ TEXTS = frozenset(
     {
         *("event", "outcome", "process", "flow_run", "job", "run", "trial", "task", "stage", "pipeline", "scope"),
         *("message", "what", "why", "reason", "error", "cause", "state", "part", "shown", "split", "command"),
-        *("path", "folder", "host", "continued_by", "excluded", "checkpoint"),
+        *("path", "folder", "host", "continued_by", "excluded", "checkpoint", "traceparent"),
     }
 )
 INTEGERS = frozenset(

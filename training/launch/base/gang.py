@@ -24,8 +24,8 @@ TORCHRUN_AGENT = Path(__file__).parents[1] / "node" / "torchrun_agent.py"
 AGENT_SHUTDOWN_S = 3600
 """The guard keeps the grace; the agent's own shorter limit would cut it."""
 
-# Keys of trackers and servers, and the variables of an outer gang: either would reach a user's recipe.
-_NOT_INHERITED = ("PREFECT_", "MLFLOW_", "HEADWAY_", "TORCHELASTIC_", "PET_")
+# Keys of trackers, servers and collectors, and the variables of an outer gang: either would reach a user's recipe.
+_NOT_INHERITED = ("PREFECT_", "MLFLOW_", "HEADWAY_", "OTEL_EXPORTER_", "TORCHELASTIC_", "PET_")
 _NOT_INHERITED_NAMES = frozenset(
     {"RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"}
     | {"ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "PYTHONHOME", "PYTHONSTARTUP"}

@@ -10,6 +10,7 @@
         node-N.vitals.json   how the processes of its ranks are, by the guard of node N
         node-N.log           what guard and agent of node N wrote
         node-N.times.jsonl   when it and the ranks' logs grew
+        node-N.lines.jsonl   their lines as JSON, where that was asked for and no pipe takes them
         logs/node-N/         stdout and stderr of each rank
         ledger/              spools of ranks and guards
 
@@ -48,6 +49,10 @@ FENCE = "HEADWAY_MANDATE"
 STOP_GRACE_S = "HEADWAY_STOP_GRACE_S"
 STOP_REQUEST = "HEADWAY_STOP_REQUEST"
 """Until when the attempt may go on, as JSON; see `stop_request`."""
+LOG_FORMAT = "HEADWAY_LOG_FORMAT"
+"""`json`: guards write what ranks wrote as JSON lines, too."""
+LOG_PIPE = "HEADWAY_LOG_PIPE"
+"""Number of the descriptor that takes those lines, for the guard of a pod alone; its other end is the pod's stdout."""
 JOB = "HEADWAY_JOB"
 """The name of the job that a pod belongs to."""
 POD = "HEADWAY_POD"
@@ -270,6 +275,9 @@ class AttemptFiles:
 
     def log_times(self, node: int) -> Path:
         return self.folder / f"node-{node}.times.jsonl"
+
+    def json_lines(self, node: int) -> Path:
+        return self.folder / f"node-{node}.lines.jsonl"
 
     def rank_logs(self, node: int) -> Path:
         return self.folder / "logs" / f"node-{node}"

@@ -25,7 +25,7 @@ from pathlib import Path
 from headway.data_contracts.store.regular_files import open_to_write
 from headway.training.launch.base.channel import Channel, Listener
 from headway.training.launch.base.gang import inherited_environment
-from headway.training.launch.base.protocol import JOB, MACHINE, POD, POD_ADDRESS, PODS
+from headway.training.launch.base.protocol import JOB, LOG_PIPE, MACHINE, POD, POD_ADDRESS, PODS
 from headway.training.launch.jobs.job_request import DetachedFiles
 from headway.training.launch.kubernetes.manifests import EXIT_LEAVING
 from headway.training.launch.kubernetes.pods import (
@@ -38,9 +38,12 @@ from headway.training.launch.kubernetes.pods import (
     places_of,
 )
 
+STDOUT = 1
 POLL_S = 0.2
 ENDED_POLL_S = 1.0
 """How often the first pod's word is looked for: it may lie on a file system far away."""
+LINES_S = 1.0
+"""How long the last lines of a guard may take to the pod's stdout."""
 INDEX = "JOB_COMPLETION_INDEX"
 """Set by Kubernetes in every pod of an Indexed Job."""
 
@@ -154,27 +157,46 @@ class Pod:
 
 
 def _run(argv: list[str], channel: Channel) -> None:
-    process = subprocess.Popen(
-        argv,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=inherited_environment(os.environ),
-        # A group of its own, so that a signal to the pod's main process does not reach
-        # guards before their order to stop.
-        start_new_session=True,
-        # Unbuffered: an order has to reach the guard when it comes, not when a buffer is full.
-        bufsize=0,
-    )
+    # What a guard writes there is for whoever collects the pod's logs. A pipe, for the pod's stdout itself may keep its
+    # writers waiting, and a guard has no time for that.
+    reading, writing = os.pipe()
+    lines = threading.Thread(target=_pass_on_lines, args=(reading,), daemon=True)
+    lines.start()
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=inherited_environment(os.environ) | {LOG_PIPE: str(writing)},
+            pass_fds=(writing,),
+            # A group of its own, so that a signal to the pod's main process does not reach
+            # guards before their order to stop.
+            start_new_session=True,
+            # Unbuffered: an order has to reach the guard when it comes, not when a buffer is full.
+            bufsize=0,
+        )
+    finally:
+        os.close(writing)
     stdin = threading.Thread(target=_pass_on_stdin, args=(channel, process), daemon=True)
     stdin.start()
     with contextlib.suppress(OSError):  # the client is gone, and the process hears of it by the end of its stdin
         _pass_on_output(process, channel)
     status = _exit_status(process.wait())
+    # Before its end is known: the pod may end with it.
+    lines.join(LINES_S)
     channel.send(STATUS + str(status).encode())
     channel.connection.shutdown(socket.SHUT_WR)
     # A connection that is closed with the client's words unread is reset, and loses what the client was told.
     stdin.join(SILENT_S)
+
+
+def _pass_on_lines(lines: int) -> None:
+    """To stdout, whole lines at a time: there may be several guards."""
+    with os.fdopen(lines, "rb") as pipe, contextlib.suppress(OSError):
+        for line in pipe:
+            while line:
+                line = line[os.write(STDOUT, line) :]
 
 
 def _pass_on_stdin(channel: Channel, process: subprocess.Popen[bytes]) -> None:

@@ -37,6 +37,7 @@ from headway.training.launch.base.process_tree import (
 )
 from headway.training.launch.base.protocol import AttemptFiles, Command, NodeOrder, NodeStatus, write_json
 from headway.training.launch.node.guard_watchdog import GuardWatchdog
+from headway.training.launch.node.json_log import JsonLog, take_pipe
 from headway.training.launch.node.node_ranks import NodeRanks
 from headway.training.observe.ledger import Ledger
 
@@ -62,6 +63,9 @@ class NodeGuard:
         self._files = AttemptFiles(Path(plan.attempt_dir))
         self._ledger = Ledger(self._files.node_spool(plan.node), node=plan.node, attempt=plan.attempt)
         self._log_times = LogTimes(self._files, plan.node)
+        self._json_log = JsonLog(
+            self._files, plan.node, plan.num_ranks, plan.attempt, order.environment, take_pipe(os.environ)
+        )
         self._poll = select.poll()
         self._status: NodeStatus
         self._ranks: NodeRanks
@@ -106,6 +110,7 @@ class NodeGuard:
             self._watch_ranks()
             self._ranks.note_vitals()
             self._log_times.look()
+            self._json_log.look()
             self._hurry_a_childless_agent()
             # Once the agent is gone nobody passes signals on to its ranks, so what it left behind is killed at once.
             if self._status.agent_exit is not None or self._is_over_deadline():
@@ -282,6 +287,7 @@ class NodeGuard:
 
     def _publish_last_status(self) -> None:
         self._log_times.look(at_once=True)
+        self._json_log.finish()
         stop_s = time.monotonic() - self._stopping_since if self._stopping_since else 0.0
         self._change(state="ended", swept=tuple(sorted(self._swept)), stop_s=round(stop_s, 3))
         self._ledger.event(

@@ -63,6 +63,7 @@ def test_ranks_see_no_key_of_tracker_or_orchestrator_and_no_place_in_an_outer_ga
         "PATH": "/bin",
         "PREFECT_API_KEY": "secret",
         "MLFLOW_TRACKING_TOKEN": "secret",
+        "OTEL_EXPORTER_OTLP_HEADERS": "secret",
         "RANK": "7",
         "TORCHELASTIC_RUN_ID": "outer",
         "HEADWAY_RUN_TOKEN": "outer",

@@ -18,8 +18,18 @@ from pathlib import Path
 
 import pytest
 
+from headway.training.launch.base.gang import attempt_folder
 from headway.training.launch.base.host_probe import Host
-from headway.training.launch.base.protocol import JOB, MACHINE, POD, POD_ADDRESS
+from headway.training.launch.base.protocol import (
+    JOB,
+    LOG_FORMAT,
+    MACHINE,
+    POD,
+    POD_ADDRESS,
+    AttemptFiles,
+    NodeOrder,
+    NodePlan,
+)
 from headway.training.launch.hosts.probe import HEADWAY_HOME
 from headway.training.launch.jobs.job_request import DetachedFiles
 from headway.training.launch.kubernetes.manifests import EXIT_LEAVING
@@ -90,6 +100,25 @@ def test_what_is_started_in_a_pod_has_its_stdin_output_status_and_secrets(run_di
     failed = ask(run_dir, host, "sh", "-c", "echo in its own words >&2; exit 7")
     assert (failed.returncode, failed.stderr) == (7, b"in its own words\n")
     assert ask(run_dir, host, "sh", "-c", "kill -9 $$").returncode == 137
+
+
+def test_json_lines_of_a_guard_come_out_of_its_pods_stdout(
+    run_dir: Path, start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    start("pod-b", 1)
+    (host,) = transport(run_dir).hosts(2)
+    files = AttemptFiles(attempt_folder(run_dir, 1))
+    files.rank_spool(0).parent.mkdir(parents=True)
+    plan = NodePlan(
+        **{"node": 0, "attempt": 1, "attempt_dir": str(files.folder), "owner_pid": None, "num_ranks": 1},
+        **{"argv": ("sh", "-c", 'echo "by the agent $HEADWAY_LOG_PIPE"'), "rank_python_path": "", "lease_s": 60.0},
+        **dict.fromkeys(("stop_grace_s", "lost_grace_s", "peer_grace_s"), 60.0),
+    )
+    order = NodeOrder(plan=plan, environment={LOG_FORMAT: "json"}).to_line()
+    ask(run_dir, host, sys.executable, "-m", "headway.training.launch.node.node_guard", stdin=order)
+    (line,) = (line for line in capfd.readouterr().out.splitlines() if line.startswith("{"))
+    assert json.loads(line)["message"] == "by the agent ", "the pipe is the guard's alone"
+    assert not files.json_lines(0).exists() and files.node_log(0).read_text() == "by the agent \n"
 
 
 def test_a_pod_is_told_with_the_machine_that_it_stands_on(run_dir: Path, start: Start) -> None:

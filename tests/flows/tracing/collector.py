@@ -1,0 +1,110 @@
+"""A receiver of OTLP over HTTP: it decodes what it is sent by OpenTelemetry's own messages, and answers as told."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+
+@dataclass
+class Received:
+    path: str
+    headers: Mapping[str, str]
+    """By their names in small letters."""
+    body: bytes
+    """As it came."""
+
+    @property
+    def data(self) -> bytes:
+        return gzip.decompress(self.body) if self.headers.get("content-encoding") == "gzip" else self.body
+
+    @property
+    def request(self) -> Any:
+        return ExportTraceServiceRequest.FromString(self.data)
+
+    @property
+    def resource(self) -> dict[str, Any]:
+        (one,) = self.request.resource_spans
+        return attributes(one.resource.attributes)
+
+    @property
+    def spans(self) -> list[Any]:
+        return [span for one in self.request.resource_spans for scope in one.scope_spans for span in scope.spans]
+
+
+def attributes(pairs: Any) -> dict[str, Any]:
+    return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in pairs}
+
+
+@dataclass
+class Collector:
+    url: str = ""
+    received: list[Received] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
+    """To answer with, one after another; 200 after them."""
+    answer: bytes = field(default_factory=lambda: ExportTraceServiceResponse().SerializeToString())
+    location: str = ""
+    silent: threading.Event = field(default_factory=threading.Event)
+    """Set: nothing is answered before `ended` is set, too."""
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def spans(self) -> list[Any]:
+        return [span for each in self.received for span in each.spans]
+
+
+@contextmanager
+def collector() -> Iterator[Collector]:
+    found = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            found.received.append(Received(self.path, self.lower(), body))
+            if found.silent.is_set():
+                found.ended.wait()
+            status = found.statuses.pop(0) if found.statuses else 200
+            self.send_response(status)
+            if found.location:
+                self.send_header("Location", found.location)
+            self.send_header("Content-Length", str(len(found.answer)))
+            self.end_headers()
+            self.wfile.write(found.answer)
+
+        def do_GET(self) -> None:
+            found.received.append(Received(self.path, self.lower(), b""))
+            self.send_error(404)
+
+        def lower(self) -> dict[str, str]:
+            return {name.lower(): value for name, value in self.headers.items()}
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """A client that gave up waiting."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.block_on_close = False
+    found.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        found.ended.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
