@@ -30,7 +30,7 @@ class MadeStep(NamedTuple):
     loss: float
 
 
-class Evidence:
+class RunEvidence:
     """Of one pipeline of the sandbox, as it is now."""
 
     def __init__(self, workspace: Workspace, pipeline: str) -> None:

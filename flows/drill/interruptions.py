@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.flows.drill.evidence import Evidence
+from headway.flows.drill.evidence import RunEvidence
 from headway.flows.drill.isolated_network import DOWN, UP
 from headway.flows.drill.objectives import CHECKPOINT_EVERY_STEPS, NETWORK_DEADLINE_S
 from headway.flows.drill.sandbox import MAX_STEPS
-from headway.flows.drill.trial import NotHere, Trial, seconds_between
+from headway.flows.drill.trial import DrillTrial, NotHere, seconds_between
 from headway.training.checkpoint.layout import directory_name
 from headway.training.launch.base.process_tree import die_with_parent
 from headway.training.launch.base.stacks import are_whole
@@ -25,13 +25,13 @@ NUM_RANKS = 2
 FIRST, LAST = CHECKPOINT_EVERY_STEPS + 5, MAX_STEPS - 3 * CHECKPOINT_EVERY_STEPS
 """Steps between which a failure comes: a checkpoint is there, and enough is left to do."""
 LOOK_S = 0.1
-TRIED_WITHIN_S = 60.0
+PROBED_WITHIN_S = 60.0
 ISOLATED = (sys.executable, "-P", "-m", "headway.flows.drill.isolated_network")
 BROKEN = ("attempt.overdue", "rank.lost", "attempt.retry")
 """Events by which a flow shows that it knows of the failure."""
 
 
-def lose_a_rank_and_be_preempted(trial: Trial) -> None:
+def lose_a_rank_and_be_preempted(trial: DrillTrial) -> None:
     """F7: SIGKILL of a rank; then, of another run, SIGTERM of the command, which a scheduler would start again."""
     reference = trial.reference()
     rank, after = trial.draw.randrange(NUM_RANKS), trial.draw.randrange(FIRST, LAST)
@@ -50,7 +50,7 @@ def lose_a_rank_and_be_preempted(trial: Trial) -> None:
     )
 
 
-def _stop_and_start_again(trial: Trial, after: int) -> Evidence:
+def _stop_and_start_again(trial: DrillTrial, after: int) -> RunEvidence:
     sent: list[float] = []
 
     def preempt(command: subprocess.Popen[bytes]) -> None:
@@ -67,7 +67,7 @@ def _stop_and_start_again(trial: Trial, after: int) -> Evidence:
     return stopped
 
 
-def damage_a_checkpoint(trial: Trial) -> None:
+def damage_a_checkpoint(trial: DrillTrial) -> None:
     """F4: one bit of the newest checkpoint, any of all its files, right before a rank is lost."""
     reference = trial.reference()
     step = CHECKPOINT_EVERY_STEPS * trial.draw.randrange(2, LAST // CHECKPOINT_EVERY_STEPS)
@@ -93,7 +93,7 @@ def damage_a_checkpoint(trial: Trial) -> None:
     trial.compare_bits(reference, run)
 
 
-def cut_the_network(trial: Trial) -> None:
+def cut_the_network(trial: DrillTrial) -> None:
     """F3: the link that ranks meet over, in a network of the sandbox's own, until somebody notices."""
     if why := _why_no_network():
         raise NotHere(why)
@@ -120,7 +120,7 @@ def cut_the_network(trial: Trial) -> None:
 class _Link:
     """Cut once a rank has come to the step that was drawn, and mended once the flow knows."""
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: DrillTrial) -> None:
         self._trial = trial
         self.cut_unix_s: float | None = None
         self._is_mended = False
@@ -130,17 +130,17 @@ class _Link:
         assert command.stdin is not None
         if self.cut_unix_s is None:
             if self._trial.sandbox.planted() is not None:
-                self._say(command, DOWN)
+                self._send(command, DOWN)
                 self.cut_unix_s = time.time()
         elif not self._is_mended and time.monotonic() - self._looked_s > LOOK_S:
             self._looked_s = time.monotonic()
-            run = Evidence(self._trial.sandbox.workspace, self._trial.name)
+            run = RunEvidence(self._trial.sandbox.workspace, self._trial.name)
             if any(run.named(name) for name in BROKEN):
-                self._say(command, UP)
+                self._send(command, UP)
                 self._is_mended = True
 
     @staticmethod
-    def _say(command: subprocess.Popen[bytes], word: bytes) -> None:
+    def _send(command: subprocess.Popen[bytes], word: bytes) -> None:
         assert command.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, and the drill will say how
             command.stdin.write(word)
@@ -150,20 +150,20 @@ class _Link:
 def _why_no_network() -> str:
     """Empty: one can be made."""
     try:
-        tried = subprocess.run(
+        probe = subprocess.run(
             (*ISOLATED, "true"),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=TRIED_WITHIN_S,
+            timeout=PROBED_WITHIN_S,
             preexec_fn=die_with_parent,
         )
     except subprocess.TimeoutExpired:
-        return f"no network namespace was made within {TRIED_WITHIN_S:g} s."
-    return "" if tried.returncode == 0 else tried.stderr.strip().removeprefix("headway: ")
+        return f"no network namespace was made within {PROBED_WITHIN_S:g} s."
+    return "" if probe.returncode == 0 else probe.stderr.strip().removeprefix("headway: ")
 
 
-def _take_failure(trial: Trial, run: Evidence, planted_unix_s: float | None) -> None:
+def _take_failure(trial: DrillTrial, run: RunEvidence, planted_unix_s: float | None) -> None:
     """What was recorded of the first attempt's end, and how soon another made a new step."""
     _take_recovery(trial, run, planted_unix_s)
     lost = [*run.named("rank.lost"), *run.named("attempt.overdue")]
@@ -174,22 +174,22 @@ def _take_failure(trial: Trial, run: Evidence, planted_unix_s: float | None) -> 
         trial.cause, trial.message = failed[0].failure.cause, failed[0].failure.what_and_where
 
 
-def _take_recovery(trial: Trial, run: Evidence, planted_unix_s: float | None) -> None:
+def _take_recovery(trial: DrillTrial, run: RunEvidence, planted_unix_s: float | None) -> None:
     recovered_unix_s = run.first_new_step_unix_s(1)
     trial.figures["recover_s"] = seconds_between(planted_unix_s, recovered_unix_s)
     trial.figures["lost_steps"] = None if recovered_unix_s is None else run.lost_steps(1)
     trial.figures["attempts"] = len(run.records)
 
 
-def _first_rank(run: Evidence) -> int | None:
+def _first_rank(run: RunEvidence) -> int | None:
     return run.records[0].failure.rank if run.records else None
 
 
-def _events(run: Evidence, attempt: int) -> list[Event]:
+def _events(run: RunEvidence, attempt: int) -> list[Event]:
     return run.rank_events(attempt) if len(run.records) >= attempt else []
 
 
-def _restored_step(run: Evidence, attempt: int) -> int | None:
+def _restored_step(run: RunEvidence, attempt: int) -> int | None:
     steps = [int(event["step"]) for event in _events(run, attempt) if event["event"] == "restore" and "step" in event]
     return steps[-1] if steps else None
 

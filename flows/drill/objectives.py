@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from headway.flows.drill.report import Figure, Judged
+from headway.flows.drill.report import EvaluatedObjective, Figure
 
 OPERATIONS = "docs/operations"
 CHECKPOINT_EVERY_STEPS = 20
@@ -16,7 +16,7 @@ NETWORK_DEADLINE_S = 6.0
 
 
 @dataclass(frozen=True, slots=True)
-class Objective:
+class DrillObjective:
     figure: str
     """Of the drill; one that was not measured misses its objective."""
     text: str
@@ -32,7 +32,7 @@ class FailureMode:
     """Its heading in `docs/operations/failure-modes.md`."""
     alert: str
     """Whose figure is looked at; one of `monitoring/alerts.py`."""
-    objectives: Sequence[Objective]
+    objectives: Sequence[DrillObjective]
 
     @property
     def runbooks(self) -> tuple[str, str]:
@@ -40,11 +40,11 @@ class FailureMode:
         return f"{OPERATIONS}/failure-modes.md#{heading}", f"{OPERATIONS}/alerts.md#{self.alert.lower()}"
 
 
-FINISHED = Objective("finished", "the command comes to its end, with exit code 0")
-SAME_BITS = Objective("equal_bits", "final weights are those of the undisturbed run, bit for bit")
-ALERT = Objective("alert_raised", "the alert's figure is raised")
-NONE_STARTED = Objective("ranks_started", "ranks that were started", 0)
-NOBODY_LEFT = Objective("processes_left", "processes that outlived their command", 0)
+FINISHED = DrillObjective("finished", "the command comes to its end, with exit code 0")
+SAME_BITS = DrillObjective("equal_bits", "final weights are those of the undisturbed run, bit for bit")
+ALERT = DrillObjective("alert_raised", "the alert's figure is raised")
+NONE_STARTED = DrillObjective("ranks_started", "ranks that were started", 0)
+NOBODY_LEFT = DrillObjective("processes_left", "processes that outlived their command", 0)
 
 MODES: Mapping[str, FailureMode] = MappingProxyType(
     {
@@ -56,9 +56,9 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 alert="RetrainFailed",
                 objectives=(
                     FINISHED,
-                    Objective("named", "the failure card names every variable that is missing"),
-                    Objective("detect_s", "from the attempt's beginning to its refusal", 2.0, "s"),
-                    Objective("attempts", "attempts that were spent", 1),
+                    DrillObjective("named", "the failure card names every variable that is missing"),
+                    DrillObjective("detect_s", "from the attempt's beginning to its refusal", 2.0, "s"),
+                    DrillObjective("attempts", "attempts that were spent", 1),
                     NONE_STARTED,
                     ALERT,
                     SAME_BITS,
@@ -70,9 +70,9 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 alert="StepsUneven",
                 objectives=(
                     FINISHED,
-                    Objective("named", "the slow rank and its part of the step are named, and no other"),
+                    DrillObjective("named", "the slow rank and its part of the step are named, and no other"),
                     # The detector looks every 20 steps, and names a rank that is behind twice in a row.
-                    Objective("detect_steps", "steps until it is named", 60),
+                    DrillObjective("detect_steps", "steps until it is named", 60),
                     SAME_BITS,
                 ),
             ),
@@ -82,9 +82,9 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 alert="ManyInterruptions",
                 objectives=(
                     FINISHED,
-                    Objective("named", "the cause is `infrastructure`"),
-                    Objective("detect_s", "from the cut to the end of waiting", NETWORK_DEADLINE_S + 5.0, "s"),
-                    Objective("stacks_kept", "stacks of all ranks are kept"),
+                    DrillObjective("named", "the cause is `infrastructure`"),
+                    DrillObjective("detect_s", "from the cut to the end of waiting", NETWORK_DEADLINE_S + 5.0, "s"),
+                    DrillObjective("stacks_kept", "stacks of all ranks are kept"),
                     ALERT,
                     SAME_BITS,
                 ),
@@ -95,9 +95,9 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 alert="CheckpointCorrupt",
                 objectives=(
                     FINISHED,
-                    Objective("named", "the damaged checkpoint is quarantined, and no other"),
-                    Objective("fell_back", "training goes on from the one before"),
-                    Objective("lost_steps", "steps made again", 2 * CHECKPOINT_EVERY_STEPS),
+                    DrillObjective("named", "the damaged checkpoint is quarantined, and no other"),
+                    DrillObjective("fell_back", "training goes on from the one before"),
+                    DrillObjective("lost_steps", "steps made again", 2 * CHECKPOINT_EVERY_STEPS),
                     ALERT,
                     SAME_BITS,
                 ),
@@ -108,10 +108,10 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 alert="NonFiniteSteps",
                 objectives=(
                     FINISHED,
-                    Objective("named", "the guard names a step that is not finite"),
-                    Objective("detect_steps", "steps until the guard acts", 1),
-                    Objective("attempts", "attempts: all ranks leave the batch out together", 1),
-                    Objective("loss_difference", "relative difference of the last losses", 0.05),
+                    DrillObjective("named", "the guard names a step that is not finite"),
+                    DrillObjective("detect_steps", "steps until the guard acts", 1),
+                    DrillObjective("attempts", "attempts: all ranks leave the batch out together", 1),
+                    DrillObjective("loss_difference", "relative difference of the last losses", 0.05),
                     ALERT,
                 ),
             ),
@@ -121,9 +121,9 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 alert="ManyInterruptions",
                 objectives=(
                     FINISHED,
-                    Objective("named", "the cause is `oom`, and the micro-batch is halved"),
-                    Objective("attempts", "attempts until it fits", 3),
-                    Objective("loss_difference", "relative difference of the first loss", 1e-6),
+                    DrillObjective("named", "the cause is `oom`, and the micro-batch is halved"),
+                    DrillObjective("attempts", "attempts until it fits", 3),
+                    DrillObjective("loss_difference", "relative difference of the first loss", 1e-6),
                     ALERT,
                 ),
             ),
@@ -133,11 +133,11 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 alert="ManyInterruptions",
                 objectives=(
                     FINISHED,
-                    Objective("named", "the cause is `infrastructure`, and the killed rank is named"),
-                    Objective("recover_s", "from the kill to the first new step", 5.0, "s"),
-                    Objective("lost_steps", "steps made again after the kill", CHECKPOINT_EVERY_STEPS),
-                    Objective("checkpoint_in_grace", "after SIGTERM a checkpoint of the last step is kept"),
-                    Objective("lost_steps_of_stop", "steps made again after SIGTERM", 0),
+                    DrillObjective("named", "the cause is `infrastructure`, and the killed rank is named"),
+                    DrillObjective("recover_s", "from the kill to the first new step", 5.0, "s"),
+                    DrillObjective("lost_steps", "steps made again after the kill", CHECKPOINT_EVERY_STEPS),
+                    DrillObjective("checkpoint_in_grace", "after SIGTERM a checkpoint of the last step is kept"),
+                    DrillObjective("lost_steps_of_stop", "steps made again after SIGTERM", 0),
                     ALERT,
                     SAME_BITS,
                 ),
@@ -148,8 +148,8 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 alert="MachineContended",
                 objectives=(
                     FINISHED,
-                    Objective("detect_s", "until the pressure of the processors shows", 30.0, "s"),
-                    Objective("ranks_blamed", "ranks that are called slow for it", 0),
+                    DrillObjective("detect_s", "until the pressure of the processors shows", 30.0, "s"),
+                    DrillObjective("ranks_blamed", "ranks that are called slow for it", 0),
                     SAME_BITS,
                 ),
             ),
@@ -159,10 +159,10 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 alert="RetrainFailed",
                 objectives=(
                     FINISHED,
-                    Objective("named", "a world that cannot share the batch is refused with its arithmetic"),
-                    Objective("detect_s", "from the command to its refusal", 5.0, "s"),
+                    DrillObjective("named", "a world that cannot share the batch is refused with its arithmetic"),
+                    DrillObjective("detect_s", "from the command to its refusal", 5.0, "s"),
                     NONE_STARTED,
-                    Objective("stranger_refused", "a second rank without the run's key is turned away"),
+                    DrillObjective("stranger_refused", "a second rank without the run's key is turned away"),
                     SAME_BITS,
                 ),
             ),
@@ -171,8 +171,8 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
                 title="Skew",
                 alert="RetrainFailed",
                 objectives=(
-                    Objective("named", "the gate names the group of shards and its limit"),
-                    Objective("contract_named", "values out of range are refused by the contract"),
+                    DrillObjective("named", "the gate names the group of shards and its limit"),
+                    DrillObjective("contract_named", "values out of range are refused by the contract"),
                     NONE_STARTED,
                     ALERT,
                 ),
@@ -183,10 +183,10 @@ MODES: Mapping[str, FailureMode] = MappingProxyType(
 """By code, in the order of the pages for people on call."""
 
 
-def judge(objectives: Sequence[Objective], figures: Mapping[str, Figure]) -> list[Judged]:
+def evaluate(objectives: Sequence[DrillObjective], figures: Mapping[str, Figure]) -> list[EvaluatedObjective]:
     """Hold figures against what is promised of them; that nothing is left running is promised of all."""
     return [
-        Judged(
+        EvaluatedObjective(
             figure=objective.figure,
             text=objective.text,
             limit=objective.most,
@@ -198,7 +198,7 @@ def judge(objectives: Sequence[Objective], figures: Mapping[str, Figure]) -> lis
     ]
 
 
-def _is_met(objective: Objective, measured: Figure) -> bool:
+def _is_met(objective: DrillObjective, measured: Figure) -> bool:
     if measured is None:
         return False
     # A yes is no number of one, and a number no yes.

@@ -7,9 +7,9 @@ import subprocess
 import time
 
 from headway.data_contracts.store.errors import ConfigError, ContractViolation, DataError, EnvironmentProblem
-from headway.flows.drill.evidence import Evidence
+from headway.flows.drill.evidence import RunEvidence
 from headway.flows.drill.sandbox import MAX_ROWS_RATIO, NUM_FILES, ROWS_A_FILE, write_rows
-from headway.flows.drill.trial import Trial, seconds_between
+from headway.flows.drill.trial import DrillTrial, seconds_between
 from headway.training.launch.base.channel import connect
 
 SECRETS = ("DRILL_DATABASE_PASSWORD", "DRILL_BUCKET_KEY")
@@ -20,7 +20,7 @@ ONCE_S = 3.0
 SKEWED, BAD = "data-skewed", "data-bad"
 
 
-def forget_a_secret(trial: Trial) -> None:
+def forget_a_secret(trial: DrillTrial) -> None:
     """F1: variables that ranks need are not set; then somebody sets them."""
     reference = trial.reference()
     trial.planted = f"{' and '.join(SECRETS)} are not set, and ranks need them"
@@ -43,7 +43,7 @@ def forget_a_secret(trial: Trial) -> None:
     trial.compare_bits(reference, mended)
 
 
-def start_wrong_ranks(trial: Trial) -> None:
+def start_wrong_ranks(trial: DrillTrial) -> None:
     """F9: a world that cannot share the batch; then a second rank that lacks the run's key."""
     reference = trial.reference()
     wrong, run = trial.retrain({"launch": {"nodes": WRONG_NODES}}, part="-world")
@@ -65,7 +65,7 @@ def start_wrong_ranks(trial: Trial) -> None:
 class _Stranger:
     """Asks for a place in the gang, as a rank would that somebody started by hand."""
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: DrillTrial) -> None:
         self._trial = trial
         self.was_refused: bool | None = None
         self.took_s: float | None = None
@@ -73,7 +73,7 @@ class _Stranger:
     def knock(self, _command: subprocess.Popen[bytes]) -> None:
         if self.was_refused is not None or (planted := self._trial.sandbox.planted()) is None:
             return
-        run = Evidence(self._trial.sandbox.workspace, f"{self._trial.name}-stranger")
+        run = RunEvidence(self._trial.sandbox.workspace, f"{self._trial.name}-stranger")
         place = None if run.run_dir is None else run.files(int(planted["attempt"])).read_store()
         if place is None:
             return
@@ -88,7 +88,7 @@ class _Stranger:
         self.took_s = round(time.monotonic() - started_s, 3)
 
 
-def feed_uneven_data(trial: Trial) -> None:
+def feed_uneven_data(trial: DrillTrial) -> None:
     """F10: a file that is many times as large as the others; then values that no contract allows."""
     sandbox = trial.sandbox
     rows = [ROWS_A_FILE] * NUM_FILES
@@ -102,10 +102,10 @@ def feed_uneven_data(trial: Trial) -> None:
     trial.figures["named"] = (
         skewed.code == DataError.exit_code and "group" in trial.message and f"{MAX_ROWS_RATIO:g}" in trial.message
     )
-    begun = run.named("flow.begin")
+    starts = run.named("flow.begin")
     cards = run.named("flow.card")
-    if begun and cards:
-        trial.figures["detect_s"] = seconds_between(float(begun[0]["unix_s"]), float(cards[0]["unix_s"]))
+    if starts and cards:
+        trial.figures["detect_s"] = seconds_between(float(starts[0]["unix_s"]), float(cards[0]["unix_s"]))
     trial.look_at_alert()
     bad, refused = trial.retrain({"source": {"uri": BAD}}, part="-contract")
     failure = refused.card.get("failure", {})
@@ -116,7 +116,7 @@ def feed_uneven_data(trial: Trial) -> None:
     trial.figures["ranks_started"] = run.num_ranks_started + refused.num_ranks_started
 
 
-def _take_card(trial: Trial, run: Evidence) -> None:
+def _take_card(trial: DrillTrial, run: RunEvidence) -> None:
     failure = run.card.get("failure", {})
     trial.detected = bool(failure)
     trial.cause = str(failure.get("cause", ""))

@@ -23,7 +23,7 @@ Figure = StrictBool | StrictInt | StrictFloat | None
 """None: it could not be measured."""
 
 
-class Judged(BaseModel):
+class EvaluatedObjective(BaseModel):
     """An objective, and what was measured."""
 
     figure: str
@@ -64,7 +64,7 @@ class DrillResult(BaseModel):
     message: str = ""
     """Their words."""
     figures: dict[str, Figure] = {}
-    objectives: list[Judged] = []
+    objectives: list[EvaluatedObjective] = []
     alert: AlertFigure | None = None
     runbooks: list[str] = []
     exit_codes: list[int] = []
@@ -117,8 +117,8 @@ def shown(measured: Figure, unit: str = "") -> str:
     return f"{figure} {unit}".rstrip()
 
 
-def _limit(judged: Judged) -> str:
-    return "yes" if judged.limit is None else f"at most {judged.limit:g} {judged.unit}".rstrip()
+def _limit(objective: EvaluatedObjective) -> str:
+    return "yes" if objective.limit is None else f"at most {objective.limit:g} {objective.unit}".rstrip()
 
 
 def _outcome(drill: DrillResult) -> str:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, HeadwayError, TrainingFailed
 from headway.flows.drill.interruptions import cut_the_network, damage_a_checkpoint, lose_a_rank_and_be_preempted
-from headway.flows.drill.objectives import MODES, FailureMode, judge
+from headway.flows.drill.objectives import MODES, FailureMode, evaluate
 from headway.flows.drill.refusals import feed_uneven_data, forget_a_secret, start_wrong_ranks
 from headway.flows.drill.report import DrillReport, DrillResult
 from headway.flows.drill.sandbox import Sandbox, sandbox
 from headway.flows.drill.steps import contend, run_out_of_memory, slow_a_rank, spoil_a_loss
-from headway.flows.drill.trial import Drill, NotHere, Trial, Undisturbed
+from headway.flows.drill.trial import Drill, DrillTrial, NotHere, Undisturbed
 
 DRILLS: Mapping[str, Drill] = {
     "F1": forget_a_secret,
@@ -81,7 +81,7 @@ def run_drills(
 
 
 def _made(mode: FailureMode, made: Sandbox, undisturbed: Undisturbed) -> DrillResult:
-    trial = Trial(mode, made, random.Random(f"{made.seed}/{mode.code}"), undisturbed)
+    trial = DrillTrial(mode, made, random.Random(f"{made.seed}/{mode.code}"), undisturbed)
     made.exit_codes.clear()
     started_s, problem = time.monotonic(), ""
     try:
@@ -94,7 +94,7 @@ def _made(mode: FailureMode, made: Sandbox, undisturbed: Undisturbed) -> DrillRe
         # What cannot be read of the disturbed run is a finding: its objectives are missed.
         problem = f"{type(error).__name__}: {error}"
     trial.figures["finished"] = made.exit_codes[-1:] == [0]
-    objectives = judge(mode.objectives, trial.figures)
+    objectives = evaluate(mode.objectives, trial.figures)
     return DrillResult(
         mode=mode.code,
         title=mode.title,

@@ -190,11 +190,11 @@ class Sandbox:
             through: a program that starts it, with its arguments.
         """
         file, uri = f"{name}.yaml", self.workspace.uri
-        words = ("-P", "-m", "headway", "retrain", file, "--workspace", uri, "--no-register")
+        arguments = ("retrain", file, "--workspace", uri, "--no-register")
         begin_unix_s, started_s = time.time(), time.monotonic()
-        with tempfile.TemporaryFile() as said:
-            command = (*through, sys.executable, *words)
-            process = self.start(command, environment or {}, before=before, stdin=stdin, stderr=said)
+        with tempfile.TemporaryFile() as printed:
+            command = (*through, sys.executable, "-P", "-m", "headway", *arguments)
+            process = self.start(command, environment or {}, before=before, stdin=stdin, stderr=printed)
             try:
                 while process.poll() is None and time.monotonic() - started_s < COMMAND_WITHIN_S:
                     meanwhile(process)
@@ -202,8 +202,10 @@ class Sandbox:
             finally:
                 self.end(process)
             took_s = time.monotonic() - started_s
-            said.seek(0)
-            lines = [line for line in said.read().decode(errors="replace").splitlines() if line.startswith("headway: ")]
+            printed.seek(0)
+            lines = [
+                line for line in printed.read().decode(errors="replace").splitlines() if line.startswith("headway: ")
+            ]
         code = process.wait()
         self.exit_codes.append(code)
         left = self._left()

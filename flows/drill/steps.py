@@ -12,7 +12,7 @@ from collections.abc import Callable
 from headway.flows.drill.alert_figures import MOST_PRESSURE, pressure
 from headway.flows.drill.evidence import MadeStep, Metrics
 from headway.flows.drill.sandbox import MICRO_BATCH
-from headway.flows.drill.trial import NotHere, Trial, seconds_between
+from headway.flows.drill.trial import DrillTrial, NotHere, seconds_between
 from headway.flows.monitoring.machine import PRESSURE
 
 NUM_RANKS = 2
@@ -26,7 +26,7 @@ LAST_LOSSES = 20
 FAST = {"training": {"parallel": {"mode": "fast"}}}
 
 
-def slow_a_rank(trial: Trial) -> None:
+def slow_a_rank(trial: DrillTrial) -> None:
     """F2: from a step on, one rank takes longer in each forward pass, and the other waits for it."""
     reference = trial.reference()
     rank, after = trial.draw.randrange(NUM_RANKS), trial.draw.randrange(5, EARLY)
@@ -46,7 +46,7 @@ def slow_a_rank(trial: Trial) -> None:
     trial.compare_bits(reference, run)
 
 
-def spoil_a_loss(trial: Trial) -> None:
+def spoil_a_loss(trial: DrillTrial) -> None:
     """F5: one micro-batch of one rank has a loss of NaN, and so the gradient of all."""
     reference = trial.reference()
     rank, after = trial.draw.randrange(NUM_RANKS), trial.draw.randrange(5, EARLY)
@@ -75,7 +75,7 @@ def spoil_a_loss(trial: Trial) -> None:
     trial.look_at_alert()
 
 
-def run_out_of_memory(trial: Trial) -> None:
+def run_out_of_memory(trial: DrillTrial) -> None:
     """F6: the kernel refuses memory to one rank, for as long as its micro-batch is not halved."""
     reference = trial.reference(FAST, "undisturbed-fast")
     rank, rows = trial.draw.randrange(NUM_RANKS), MICRO_BATCH // 2
@@ -101,7 +101,7 @@ def run_out_of_memory(trial: Trial) -> None:
     trial.look_at_alert()
 
 
-def contend(trial: Trial) -> None:
+def contend(trial: DrillTrial) -> None:
     """F8: the sandbox shares one processor with processes that never wait."""
     if not PRESSURE.joinpath("cpu").exists():
         raise NotHere("the kernel tells no pressure (/proc/pressure).")
@@ -123,7 +123,7 @@ def contend(trial: Trial) -> None:
 
 
 class _Burners:
-    def __init__(self, trial: Trial, processor: int) -> None:
+    def __init__(self, trial: DrillTrial, processor: int) -> None:
         self._trial, self._processor = trial, processor
         self._burners: list[subprocess.Popen[bytes]] = []
         self._before: Metrics | None = None
@@ -142,7 +142,7 @@ class _Burners:
                 return
             self._before = trial.start_alert()
             self._begin_s = self._looked_s = now_s
-            burn = (sys.executable, "-I", "-S", "-c", "while True: pass")
+            burn = (sys.executable, "-P", "-I", "-S", "-c", "while True: pass")
             self._burners = [trial.sandbox.start(burn, {}, before=self.settle) for _ in range(BURNERS)]
         elif self.seen_s is None and now_s - self._looked_s > PRESSURE_EVERY_S:
             self._looked_s = now_s

@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.data_contracts.store.errors import EnvironmentProblem
 from headway.flows.drill.alert_figures import read_alert
-from headway.flows.drill.evidence import Evidence, Metrics
+from headway.flows.drill.evidence import Metrics, RunEvidence
 from headway.flows.drill.objectives import FailureMode
 from headway.flows.drill.report import AlertFigure, Figure
 from headway.flows.drill.sandbox import Ended, Sandbox
@@ -24,9 +24,9 @@ class Undisturbed:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
-        self._made: dict[str, Evidence] = {}
+        self._made: dict[str, RunEvidence] = {}
 
-    def of(self, name: str, changes: Mapping[str, Any]) -> Evidence:
+    def of(self, name: str, changes: Mapping[str, Any]) -> RunEvidence:
         """Raises `EnvironmentProblem`: not even that one came to its end, so no drill can tell anything."""
         if name not in self._made:
             sandbox = self._sandbox
@@ -40,12 +40,12 @@ class Undisturbed:
                     where="headway drill",
                     advice="A drill needs a machine on which training works: `headway doctor` looks for what is wrong.",
                 )
-            self._made[name] = Evidence(sandbox.workspace, name)
+            self._made[name] = RunEvidence(sandbox.workspace, name)
         return self._made[name]
 
 
 @dataclass
-class Trial:
+class DrillTrial:
     """
     Args:
         draw: of this drill alone, so that it is the same whichever others are made.
@@ -68,7 +68,7 @@ class Trial:
         """Of its pipeline."""
         return f"drill-{self.mode.code.lower()}"
 
-    def reference(self, changes: Mapping[str, Any] | None = None, name: str = "undisturbed") -> Evidence:
+    def reference(self, changes: Mapping[str, Any] | None = None, name: str = "undisturbed") -> RunEvidence:
         """The undisturbed run of such changes; the alert's figure is held against what it is after that."""
         found = self.undisturbed.of(name, changes or {})
         self.start_alert()
@@ -86,7 +86,7 @@ class Trial:
         part: str = "",
         fault: Mapping[str, Any] | None = None,
         **how: Any,
-    ) -> tuple[Ended, Evidence]:
+    ) -> tuple[Ended, RunEvidence]:
         """The command on this drill's pipeline, and what it left.
 
         Args:
@@ -102,7 +102,7 @@ class Trial:
         ended = self.sandbox.retrain(name, **how)
         left = self.figures.get("processes_left") or 0
         self.figures["processes_left"] = int(left) + ended.processes_left
-        return ended, Evidence(self.sandbox.workspace, name)
+        return ended, RunEvidence(self.sandbox.workspace, name)
 
     def look_at_alert(self, part: str = "") -> None:
         """Whether the figure of the alert has moved since the drill began; the first look that sees it counts."""
@@ -112,7 +112,7 @@ class Trial:
             self.alert = read_alert(self.mode, self._before, after, f"{self.name}{part}")
             self.figures["alert_raised"] = self.alert.raised
 
-    def compare_bits(self, reference: Evidence, *runs: Evidence) -> None:
+    def compare_bits(self, reference: RunEvidence, *runs: RunEvidence) -> None:
         wanted = reference.tensors_sha256
         self.figures["equal_bits"] = wanted is not None and all(run.tensors_sha256 == wanted for run in runs)
 
@@ -121,7 +121,7 @@ class Trial:
         return None if planted is None else float(planted["unix_s"])
 
 
-Drill = Callable[[Trial], None]
+Drill = Callable[[DrillTrial], None]
 
 
 def seconds_between(begin_unix_s: float | None, end_unix_s: float | None) -> float | None:

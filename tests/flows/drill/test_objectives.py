@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headway.data_contracts.store.errors import EnvironmentProblem, TrainingFailed
-from headway.flows.drill.objectives import MODES, Objective, judge
+from headway.flows.drill.objectives import MODES, DrillObjective, evaluate
 from headway.flows.drill.report import DrillReport, DrillResult, Figure
 from headway.flows.drill.running import DRILLS, problem_of
 from headway.flows.monitoring.alerts import ALERTS
@@ -51,12 +51,12 @@ def test_there_is_a_drill_an_alert_and_a_runbook_for_each_of_the_ten_modes() -> 
 def test_a_figure_meets_its_limit_or_is_a_yes_and_nothing_else_does(
     most: float | None, measured: Figure, is_met: bool
 ) -> None:
-    (judged, _) = judge([Objective("x_s", "x", most)], {"x_s": measured})
+    (judged, _) = evaluate([DrillObjective("x_s", "x", most)], {"x_s": measured})
     assert judged.is_met is is_met
 
 
 def test_that_nobody_is_left_is_asked_of_every_drill() -> None:
-    judged = judge([], {"processes_left": 1})
+    judged = evaluate([], {"processes_left": 1})
     assert [(each.figure, each.is_met) for each in judged] == [("processes_left", False)]
 
 

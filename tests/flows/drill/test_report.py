@@ -7,7 +7,7 @@ import json
 
 from headway.data_contracts.store.digests import canonical_json
 from headway.flows.console.console import plain_console
-from headway.flows.drill.objectives import MODES, judge
+from headway.flows.drill.objectives import MODES, evaluate
 from headway.flows.drill.report import (
     AlertFigure,
     DrillReport,
@@ -32,7 +32,7 @@ DAMAGED = DrillResult(
     state="missed",
     planted="bit 3 of <b>",
     figures={**FIGURES, "detect_s": 1.25, "processes_left": 0},
-    objectives=judge(MODES["F4"].objectives, {**FIGURES, "processes_left": 0}),
+    objectives=evaluate(MODES["F4"].objectives, {**FIGURES, "processes_left": 0}),
     alert=AlertFigure(alert="CheckpointCorrupt", severity="page", family="f", before=0.0, after=1.0, raised=True),
     runbooks=list(MODES["F4"].runbooks),
 )

@@ -66,6 +66,6 @@ def test_a_plan_is_for_the_next_command_alone(tmp_path: Path) -> None:
 def test_whoever_is_left_is_ended_though_it_has_another_parent_by_now(tmp_path: Path) -> None:
     daemon = "import os, time\nif os.fork() == 0:\n os.setsid()\n os.fork() or time.sleep(600)"
     with sandbox(1, tmp_path / "new") as made:
-        made.end(made.start((sys.executable, "-I", "-S", "-c", daemon), {}))
+        assert made.start((sys.executable, "-I", "-S", "-c", daemon), {}).wait() == 0
         assert [pid for pid in processes_with(SANDBOX, str(made.root)) if pid != os.getpid()]
     assert processes_with(SANDBOX, str(made.root)) == []
