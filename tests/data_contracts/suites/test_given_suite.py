@@ -224,6 +224,13 @@ def test_nan_shares_and_conditions_are_understood(tmp_path: Path, kwargs: dict[s
     assert "could not" not in receipt.verdicts[-1].observed
 
 
+@pytest.mark.parametrize("meta", [None, {}, {"notes": "why"}, {"notes": ["why"]}, [1], "text", 1.5, True])
+def test_whatever_a_suite_notes_is_no_matter_of_what_it_asks(meta: Any) -> None:
+    given = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "number"}, "meta": meta}
+    (check,) = parse_suite(suite_bytes(given), where="given.json")
+    assert check.description == ("why" if meta == {"notes": "why"} else "number: column values to not be null")
+
+
 def test_a_warning_of_the_suite_refuses_nothing(tmp_path: Path) -> None:
     receipt = judge(
         tmp_path, {"type": "expect_table_row_count_to_equal", "kwargs": {"value": 9}, "severity": "warning"}
