@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -107,10 +107,20 @@ def misplaced(constraints: Constraints, type_name: str) -> Iterator[str]:
         yield f"pattern and no_pii go with string, not with {type_name}"
     if (constraints.min_length is not None or constraints.max_length is not None) and kind not in MEASURED:
         yield f"min_length and max_length go with string, binary and lists, not with {type_name}"
-    if constraints.one_of is not None and kind not in ("bool", "integer", "float", "decimal", "string"):
-        yield f"`in` goes with numbers, strings and bool, not with {type_name}"
+    if constraints.one_of is not None:
+        yield from _member_problems(constraints.one_of, type_name)
     if constraints.elements is not None:
         yield from _element_problems(constraints.elements, type_name)
+
+
+def _member_problems(members: Iterable[Scalar], type_name: str) -> Iterator[str]:
+    kind = family(type_name)
+    if kind not in ("bool", "integer", "float", "decimal", "string"):
+        yield f"`in` goes with numbers, strings and bool, not with {type_name}"
+    elif kind == "string":
+        # Beside a number the engine would turn texts into numbers: `01` would be one of 1 and 2.
+        others = (member for member in members if not isinstance(member, str))
+        yield from (f"`in` holds {str(each).lower()}, which is no text: put it in quotes" for each in others)
 
 
 def _bound_problems(constraints: Constraints, type_name: str) -> Iterator[str]:

@@ -7,10 +7,9 @@ tells it but for a few errors may be a leak with noise or a very good input, whi
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import duckdb
 
@@ -177,26 +176,32 @@ def _left_by_thresholds(
         return float("inf")
     values = f"SELECT {column} AS v, {named} AS y FROM {ROWS} WHERE {named} IS NOT NULL AND {is_value}"
     if num_rows > MAX_SORTED_ROWS:
-        spans = connection.execute(f"SELECT min(v), max(v) FROM ({values}) GROUP BY y ORDER BY 1").fetchall()
-        return shares[0] if _lie_apart(spans) else float("inf")
+        spans = f"SELECT min(v) AS low, max(v) AS high FROM ({values}) GROUP BY y"
+        (is_apart,) = connection.execute(f"SELECT {_lie_apart_sql(spans)}").fetchone() or (False,)
+        return shares[0] if is_apart else float("inf")
     ranked = (
         "SELECT v, y, row_number() OVER (PARTITION BY y ORDER BY v) - 1 AS below, "
         "row_number() OVER (PARTITION BY y ORDER BY v DESC) - 1 AS above, "
         f"count(*) OVER (PARTITION BY y) AS n FROM ({values})"
     )
     ends = ", ".join(
-        f"min(v) FILTER (below >= floor({share / 2} * n)), max(v) FILTER (above >= floor({share / 2} * n))"
-        for share in shares
+        f"min(v) FILTER (below >= floor({share / 2} * n)) AS low_{place}, "
+        f"max(v) FILTER (above >= floor({share / 2} * n)) AS high_{place}"
+        for place, share in enumerate(shares)
     )
-    rows = connection.execute(f"SELECT {ends} FROM ({ranked}) GROUP BY y").fetchall()
-    for place, share in enumerate(shares):
-        if _lie_apart(sorted(row[2 * place : 2 * place + 2] for row in rows)):
-            return share
-    return float("inf")
+    apart = ", ".join(
+        _lie_apart_sql(f"SELECT low_{place} AS low, high_{place} AS high FROM ends") for place in range(len(shares))
+    )
+    sql = f"WITH ends AS MATERIALIZED (SELECT {ends} FROM ({ranked}) GROUP BY y) SELECT {apart}"
+    are_apart = connection.execute(sql).fetchone() or ()
+    return next((share for share, is_apart in zip(shares, are_apart, strict=True) if is_apart), float("inf"))
 
 
-def _lie_apart(spans: Sequence[tuple[Any, ...]]) -> bool:
-    return all(before[1] < after[0] for before, after in itertools.pairwise(spans))
+def _lie_apart_sql(spans: str) -> str:
+    """Whether no two of these spans, rows of `low` and `high`, overlap."""
+    # In SQL, where values stay what they are: moments beyond the year 9999 are texts to Python.
+    following = f"SELECT low, lag(high) OVER (ORDER BY low, high) AS before FROM ({spans})"
+    return f"(SELECT coalesce(bool_and(before < low), TRUE) FROM ({following}))"
 
 
 def _left_of_a_number(

@@ -74,15 +74,15 @@ def num_leaked(connection: duckdb.DuckDBPyConnection, check: Check, split: Pipel
         for name, kind in zip(check.columns, check.arguments["types"], strict=True)
     ]
     complete = " AND ".join(f"{identifier(name)} IS NOT NULL" for name in check.columns)
-    rows = f"SELECT *, {_split_sql(connection, check, split)} AS headway_split_name FROM {_rows_with_paths()}"
+    # Under a name that no column has: of two that are called alike, the data's would say which split a row is in.
+    rows = f"SELECT *, {_split_sql(connection, check, split)} AS _headway_split_name FROM {_rows_with_paths()}"
     row = connection.execute(
-        f"SELECT count(headway_split_name), count(DISTINCT headway_split_name) FROM ({rows}) WHERE {complete}"
+        f"SELECT count(_headway_split_name), count(DISTINCT _headway_split_name) FROM ({rows}) WHERE {complete}"
     ).fetchone()
     assert row is not None
     if check.arguments["compare"] == "similar":
-        text = (
-            f"SELECT headway_split_name AS split, {identifier(check.columns[0])} AS text FROM ({rows}) WHERE {complete}"
-        )
+        of_row = f"_headway_split_name AS split, {identifier(check.columns[0])} AS text"
+        text = f"SELECT {of_row} FROM ({rows}) WHERE {complete}"
         num_rows = int(one_value(connection, similar_rows_sql(connection, text, check.arguments["min_similarity"])))
     else:
         num_rows = _num_equal(connection, f"FROM ({rows}) WHERE {complete}", values)
@@ -95,7 +95,7 @@ def _num_equal(connection: duckdb.DuckDBPyConnection, source: str, values: list[
     hashed = f"hash({', '.join(values)})"
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE suspects AS SELECT hashed FROM "
-        f"(SELECT {hashed} AS hashed, headway_split_name AS split {source}) "
+        f"(SELECT {hashed} AS hashed, _headway_split_name AS split {source}) "
         "GROUP BY hashed HAVING min(split) <> max(split)"
     )
     if not one_value(connection, "SELECT count(*) FROM suspects"):
@@ -104,14 +104,14 @@ def _num_equal(connection: duckdb.DuckDBPyConnection, source: str, values: list[
     names = ", ".join(f"value_{place}" for place in range(len(values)))
     groups = (
         "SELECT count(split) AS num_rows FROM "
-        f"(SELECT {keyed}, headway_split_name AS split {source} AND {hashed} IN (SELECT hashed FROM suspects)) "
+        f"(SELECT {keyed}, _headway_split_name AS split {source} AND {hashed} IN (SELECT hashed FROM suspects)) "
         f"GROUP BY {names} HAVING min(split) <> max(split)"
     )
     return int(one_value(connection, f"SELECT coalesce(sum(num_rows), 0) FROM ({groups})"))
 
 
 def _rows_with_paths() -> str:
-    columns = f"{FILE_COLUMN}, {PATH_COLUMN}, headway_split_of_path"
+    columns = f"{FILE_COLUMN}, {PATH_COLUMN}, _headway_split_of_path"
     paths = f"SELECT {columns} FROM {FILES} JOIN path_splits USING ({FILE_COLUMN})"
     return f"{NAMED_ROWS} JOIN ({paths}) USING ({FILE_COLUMN})"
 
@@ -124,7 +124,7 @@ def _split_sql(connection: duckdb.DuckDBPyConnection, check: Check, split: Pipel
             raise ConfigError(
                 "nothing says which split a row is in.", where="leakage", advice="Give `splits:` in the contract."
             )
-        return "headway_split_of_path" if split.of_rows is None else _of_row_sql(connection, split)
+        return "_headway_split_of_path" if split.of_rows is None else _of_row_sql(connection, split)
     return f"{identifier(splits.column)}::VARCHAR" if splits.column else f"({splits.sql})::VARCHAR"
 
 
@@ -151,7 +151,7 @@ def _tabulate_paths(connection: duckdb.DuckDBPyConnection, split: PipelineSplit 
     splits = [None if split is None else split.of_text(path) for _, path in rows]
     table = pa.table({
         FILE_COLUMN: pa.array([place for place, _ in rows], pa.int64()),
-        "headway_split_of_path": pa.array(splits, pa.string()),
+        "_headway_split_of_path": pa.array(splits, pa.string()),
     })  # fmt: skip
     connection.register("split_table", table)
     connection.execute("CREATE OR REPLACE TEMP TABLE path_splits AS SELECT * FROM split_table")

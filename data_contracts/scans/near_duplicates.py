@@ -13,8 +13,11 @@ import duckdb
 NUM_BANDS = 16
 ROWS_PER_BAND = 4
 SHINGLE_WORDS = 5
-MAX_BUCKET_ROWS = 1000
-"""A band that so many rows share is boilerplate: its rows meet in other bands, or are equal and found as such."""
+MAX_BUCKET_TEXTS = 1000
+"""A band that more texts share is boilerplate. Where it is most of them, they are like any of them; else they meet in
+other bands."""
+NUM_HEADS = 4
+"""Texts of each split that stand for all of such a band."""
 # Fixed and not random, so that every run finds the same candidates.
 MULTIPLIERS = tuple(
     (0x9E3779B97F4A7C15 * (2 * place + 1)) % (1 << 64) | 1 for place in range(NUM_BANDS * ROWS_PER_BAND)
@@ -27,20 +30,28 @@ def similar_rows_sql(connection: duckdb.DuckDBPyConnection, texts: str, min_simi
     Args:
         texts: a query of `split` and `text`, never null.
     """
-    words = "regexp_split_to_array(trim(regexp_replace(lower(text), '[^\\p{L}\\p{N}]+', ' ', 'g')), ' ')"
+    plain = "trim(regexp_replace(lower(text), '[^\\p{L}\\p{N}]+', ' ', 'g'))"
+    # Each text of a split once: however often it is there, it is compared as one.
+    distinct = f"SELECT split, {plain} AS plain, count(*) AS num_rows FROM ({texts}) GROUP BY ALL"
     # A text of fewer than five words has one shingle: all of it.
     last = f"greatest(1, len(words) - {SHINGLE_WORDS - 1})"
     shingles = f"list_distinct([hash(words[i : i + {SHINGLE_WORDS - 1}]) for i in range(1, {last} + 1)])"
     connection.execute(
-        "CREATE OR REPLACE TEMP TABLE shingled AS SELECT row_number() OVER () AS id, split, "
-        f"{shingles} AS shingles FROM (SELECT split, {words} AS words FROM ({texts}))"
+        "CREATE OR REPLACE TEMP TABLE shingled AS SELECT row_number() OVER () AS id, split, num_rows, "
+        f"{shingles} AS shingles FROM "
+        f"(SELECT split, num_rows, regexp_split_to_array(plain, ' ') AS words FROM ({distinct}))"
     )
     connection.execute(f"CREATE OR REPLACE TEMP TABLE banded AS {_bands_sql()}")
-    shared = f"count(split) <= {MAX_BUCKET_ROWS} AND min(split) <> max(split)"
-    crowded = f"SELECT band FROM banded GROUP BY band HAVING {shared}"
+    shared = "SELECT band FROM banded GROUP BY band HAVING min(split) <> max(split) AND count(split)"
+    first = "row_number() OVER (PARTITION BY band, split ORDER BY id)"
     connection.execute(
-        "CREATE OR REPLACE TEMP TABLE candidates AS SELECT DISTINCT a.id AS one, b.id AS other "
-        f"FROM banded a JOIN banded b USING (band) WHERE a.split < b.split AND band IN ({crowded})"
+        "CREATE OR REPLACE TEMP TABLE heads AS SELECT id, split, band FROM banded "
+        f"WHERE band IN ({shared} > {MAX_BUCKET_TEXTS}) QUALIFY {first} <= {NUM_HEADS}"
+    )
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE candidates AS SELECT a.id AS one, b.id AS other FROM banded a JOIN banded b "
+        f"USING (band) WHERE a.split < b.split AND band IN ({shared} <= {MAX_BUCKET_TEXTS}) UNION "
+        "SELECT a.id AS one, b.id AS other FROM heads a JOIN banded b USING (band) WHERE a.split <> b.split"
     )
     # Intersection over union, written without a division and without building the union.
     both = "len(list_intersect(a.shingles, b.shingles))"
@@ -48,7 +59,8 @@ def similar_rows_sql(connection: duckdb.DuckDBPyConnection, texts: str, min_simi
         "SELECT one, other FROM candidates JOIN shingled a ON a.id = one JOIN shingled b ON b.id = other "
         f"WHERE {both} >= {min_similarity!r} * (len(a.shingles) + len(b.shingles) - {both})"
     )
-    return f"WITH alike AS ({alike}) SELECT count(*) FROM (SELECT one FROM alike UNION SELECT other FROM alike)"
+    found = "SELECT one FROM alike UNION SELECT other FROM alike"
+    return f"WITH alike AS ({alike}) SELECT coalesce(sum(num_rows), 0) FROM shingled WHERE id IN ({found})"
 
 
 def _bands_sql() -> str:

@@ -95,7 +95,8 @@ def _check(number: int, given: dict[str, Any]) -> Check:
     kwargs = {name: value for name, value in given.get("kwargs", {}).items() if name != "batch_id"}
     about = kwargs.get("column") or ", ".join(kwargs.get("column_list", ()))
     words = kind.removeprefix("expect_").replace("_", " ")
-    notes = (given.get("meta") or {}).get("notes")
+    meta = given.get("meta")
+    notes = meta.get("notes") if isinstance(meta, dict) else None
     return Check(
         # By its number: a suite has no names, and may hold an expectation twice.
         rule_id=f"suite.{number}",

@@ -13,7 +13,7 @@ from headway.data_contracts.tables.formats import reading_options
 from headway.data_contracts.tables.source_spec import SourceSpec
 from headway.data_contracts.tables.text_table_reader import convert, inferred_columns
 
-CONVERTER_VERSION = 2
+CONVERTER_VERSION = 3
 """Goes up whenever other rows or types come out of the same bytes."""
 
 

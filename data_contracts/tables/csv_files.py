@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,14 @@ from headway.data_contracts.tables.schema import check_names
 from headway.data_contracts.tables.source_errors import UnparsableRow, reading_table
 from headway.data_contracts.tables.source_spec import CsvOptions
 from headway.data_contracts.types.column_types import arrow_type
-from headway.data_contracts.types.text_types import TypeGuess
+from headway.data_contracts.types.text_types import TypeGuess, has_formats, read_timestamps
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROW, _COLUMN = re.compile(r"Row #(\d+)"), re.compile(r"CSV column #(\d+)")
 _KIND = re.compile(r"conversion error to ([^:]+):")
+TYPE = "type in `source.column_types`; nulls are spelt as in `source.csv.nulls`."
 
 
 def csv_columns(
@@ -73,14 +74,45 @@ def csv_batches(path: Path, where: str, options: CsvOptions, columns: Mapping[st
         DataError: a row with more or fewer values, a value that is not of its column's type, or bytes that are no
             UTF-8: named, and never quoted.
     """
+    import pyarrow as pa
+
     types = {name: arrow_type(kind) for name, kind in columns.items()}
-    with _opened(path, where, options, types) as reader:
+    written = [name for name, kind in types.items() if has_formats(kind, options.timestamp_formats)]
+    num_rows = 0
+    with _opened(path, where, options, {**types, **dict.fromkeys(written, pa.string())}) as reader:
         while True:
             try:
                 batch = reader.read_next_batch()
             except StopIteration:
                 return
-            yield batch.select(list(types))
+            batch = batch.select(list(types))
+            for name in written:
+                place, texts = list(types).index(name), batch.column(name)
+                try:
+                    moments = read_timestamps(texts, types[name], options.timestamp_formats)
+                except pa.ArrowInvalid:
+                    row = num_rows + _first_refused(texts, types[name], options.timestamp_formats)
+                    place_of_row = _place_of(where, row_number(options, row))
+                    raise _refused_value(name, f"a value is no {types[name]}", place_of_row) from None
+                batch = batch.set_column(place, name, moments)
+            num_rows += batch.num_rows
+            yield batch
+
+
+def _first_refused(texts: pa.Array, kind: pa.DataType, timestamp_formats: Sequence[str]) -> int:
+    """The place of the first text that is no moment, where there is one."""
+    import pyarrow as pa
+
+    first, end = 0, len(texts)
+    while end - first > 1:
+        middle = (first + end) // 2
+        try:
+            read_timestamps(texts[first:middle], kind, timestamp_formats)
+        except pa.ArrowInvalid:
+            end = middle
+        else:
+            first = middle
+    return first
 
 
 def csv_texts(
@@ -110,12 +142,6 @@ def row_number(options: CsvOptions, row: int) -> int:
     return row + 1 + options.has_header + options.skip_rows
 
 
-def timestamp_parsers(options: CsvOptions) -> list[Any]:
-    from pyarrow import csv
-
-    return [*options.timestamp_formats, csv.ISO8601] if options.timestamp_formats else []
-
-
 @contextlib.contextmanager
 def _opened(
     path: Path,
@@ -142,7 +168,6 @@ def _opened(
         quoted_strings_can_be_null=False,
         include_columns=list(types),
         decimal_point=options.decimal,
-        timestamp_parsers=timestamp_parsers(options),
     )
     parse = csv.ParseOptions(
         delimiter=options.delimiter,
@@ -170,8 +195,7 @@ def _opened(
 def _refused(where: str, message: str, irregular: list[Any], names: list[str], max_row_bytes: int) -> DataError:
     """What Arrow says without the value it quotes."""
     row = _ROW.search(message)
-    # The row's line, unless a value before it spans several.
-    place = f"{where}, row {int(row[1]):,} of all, header included" if row else where
+    place = _place_of(where, int(row[1])) if row else where
     if irregular:
         expected, found = irregular[0].expected_columns, irregular[0].actual_columns
         return UnparsableRow(
@@ -182,17 +206,10 @@ def _refused(where: str, message: str, irregular: list[Any], names: list[str], m
     if column := _COLUMN.search(message):
         kind = _KIND.search(message)
         name = names[int(column[1])] if int(column[1]) < len(names) else f"number {column[1]}"
-        detail = f"a value is no {kind[1]}" if kind else "a value cannot be read"
-        advice = "type in `source.column_types`; nulls are spelt as in `source.csv.nulls`."
         if "invalid UTF8" in message:
-            detail = "a value is not UTF-8"
-            advice = "encoding in `source.csv.encoding`, such as cp1252."
-        return UnparsableRow(
-            f"column `{name}`: {detail}.",
-            where=place,
-            advice="Look at it there (no message quotes a value: it may be personal). Correct it, or declare another "
-            f"{advice}",
-        )
+            encoding = "encoding in `source.csv.encoding`, such as cp1252."
+            return _refused_value(name, "a value is not UTF-8", place, encoding)
+        return _refused_value(name, f"a value is no {kind[1]}" if kind else "a value cannot be read", place)
     if "straddl" in message:
         return DataError(
             f"a row is longer than {max_row_bytes:,} bytes, or a quote is never closed.",
@@ -202,3 +219,17 @@ def _refused(where: str, message: str, irregular: list[Any], names: list[str], m
     if "Empty CSV" in message:
         return DataError("the file is empty: not even a header.", where=where, advice="Exclude it, or write it again.")
     return DataError("not readable as CSV.", where=place, advice="Correct it, or check source.csv.")
+
+
+def _place_of(where: str, number: int) -> str:
+    """The row's line, unless a value before it spans several."""
+    return f"{where}, row {number:,} of all, header included"
+
+
+def _refused_value(name: str, detail: str, place: str, another: str = TYPE) -> UnparsableRow:
+    return UnparsableRow(
+        f"column `{name}`: {detail}.",
+        where=place,
+        advice="Look at it there (no message quotes a value: it may be personal). Correct it, or declare another "
+        f"{another}",
+    )

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.store.quarantine_limit import limit_advice
-from headway.data_contracts.tables.csv_files import csv_names, csv_texts, row_number, timestamp_parsers
+from headway.data_contracts.tables.csv_files import csv_names, csv_texts, row_number
 from headway.data_contracts.tables.json_files import json_batches, json_columns
 from headway.data_contracts.tables.source_spec import CsvOptions, SourceSpec
 from headway.data_contracts.types.column_types import arrow_type
-from headway.data_contracts.types.text_types import TypeGuess
+from headway.data_contracts.types.text_types import TypeGuess, has_formats, read_timestamps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -222,6 +222,8 @@ def _parsed(texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> pa.Array
 
     if not len(texts):
         return pa.array([], kind)
+    if has_formats(kind, options.timestamp_formats):
+        return read_timestamps(texts.cast(pa.string()), kind, options.timestamp_formats)
     lines = b"".join(b'"%s",\n' % value.replace(b'"', b'""') for value in texts.to_pylist())
     table = csv.read_csv(
         io.BytesIO(lines),
@@ -232,7 +234,6 @@ def _parsed(texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> pa.Array
             include_columns=["value"],
             null_values=[],
             decimal_point=options.decimal,
-            timestamp_parsers=timestamp_parsers(options),
         ),
     )
     return table.column(0).combine_chunks()

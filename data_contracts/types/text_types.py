@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,7 +19,10 @@ CODES = r"^[+-]?0[0-9]|^[+-]?[0-9]{19,}$"
 """Digits that are no number: a leading zero (a post code), or more than an int64 holds."""
 
 DIRECTIVES = ("d", "m", "b", "B", "Y", "y", "H", "I", "p", "M", "S")
-"""Of strptime. With `%z` among its formats Arrow reads ISO 8601 no longer where a column has no zone."""
+"""Of strptime."""
+NUMBERS = {"d": r" *(?P<day>[0-9]{1,2})", "Y": "[0-9]{4}", "y": "[0-9]{2}", "S": "[0-5]?[0-9]"}
+"""What strptime has to be told of, that takes the 31st of February, the year 25 and a second 61 for moments."""
+ANY_NUMBER, ANY_WORD = " *[0-9]{1,2}", r"\pL+"
 
 
 class TypeGuess:
@@ -76,6 +80,48 @@ def format_problem(text: str) -> str:
     return ""
 
 
+def has_formats(kind: pa.DataType, timestamp_formats: Sequence[str]) -> bool:
+    """Whether values of a type may be written in one of these; a moment with a zone is always in ISO 8601."""
+    import pyarrow as pa
+
+    return bool(timestamp_formats) and pa.types.is_timestamp(kind) and kind.tz is None
+
+
+def read_timestamps(texts: pa.Array, kind: pa.DataType, timestamp_formats: Sequence[str]) -> pa.Array:
+    """Moments of a type without a zone, written in one of these formats or in ISO 8601.
+
+    Raises:
+        pa.ArrowInvalid: a text is none, or of a day that there is not.
+    """
+    import pyarrow.compute as pc
+
+    read = _in_formats(texts, timestamp_formats)
+    rest = pc.if_else(pc.is_valid(read), None, texts)
+    return pc.coalesce(read.cast(kind), rest.cast(kind))
+
+
+def _in_formats(texts: pa.Array, timestamp_formats: Sequence[str]) -> pa.Array:
+    """The moment of each text that is written in one of these, else null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pa.nulls(len(texts), pa.timestamp("us"))
+    for each in timestamp_formats:
+        parts = pc.extract_regex(texts, _pattern(each))
+        read = pc.strptime(pc.if_else(pc.is_valid(parts), texts, None), format=each, unit="us", error_is_null=True)
+        # What overflows its month is another day of the next.
+        is_there = pc.equal(pc.day(read), pc.struct_field(parts, "day").cast(pa.int64()))
+        found = pc.coalesce(found, pc.if_else(is_there, read, None))
+    return found
+
+
+def _pattern(text_format: str) -> str:
+    parts = re.split("%(.)", text_format)
+    literals = (r"\s+".join(map(re.escape, re.split(r"\s+", part))) for part in parts[::2])
+    values = (ANY_WORD if each in "bBp" else NUMBERS.get(each, ANY_NUMBER) for each in parts[1::2])
+    return rf"\A{''.join(itertools.chain(*itertools.zip_longest(literals, values, fillvalue='')))}\z"
+
+
 def _are(values: pa.Array, kind: str, decimal: str, timestamp_formats: Sequence[str]) -> bool:
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -88,8 +134,7 @@ def _are(values: pa.Array, kind: str, decimal: str, timestamp_formats: Sequence[
             return False
         values = pc.replace_substring(values, decimal, ".")
     if kind == "timestamp[us]":
-        for each in timestamp_formats:
-            values = values.filter(pc.strptime(values, format=each, unit="us", error_is_null=True).is_null())
+        values = values.filter(_in_formats(values, timestamp_formats).is_null())
     try:
         values.cast(arrow_type(kind))
     except pa.ArrowException:

@@ -151,7 +151,9 @@ def _checked(workspace: Workspace) -> Mapping[str, float]:
     with contextlib.suppress(IntegrityError, ValueError):
         value = parse_json(workspace.read_if_there(CHECKED, MAX_CHECKED_BYTES) or b"{}")
         if isinstance(value, dict):
-            return {path: float(at) for path, at in value.items() if type(at) in (int, float) and at <= time.time()}
+            return {
+                path: float(at) for path, at in value.items() if type(at) in (int, float) and 0 <= at <= time.time()
+            }
     return {}
 
 

@@ -82,9 +82,21 @@ def labels_of(by: SliceBy, values: pa.Array) -> list[str]:
     if not is_text and pc.count_distinct(values).as_py() > MAX_NUMBERS:
         labels = _quarters(values)
     else:
-        texts = (_folders(value, by.folders) if by.folders else value for value in values.to_pylist())
+        texts = (_folders(value, by.folders) if by.folders else value for value in _listed(values))
         labels = _frequent([NONE if _is_missing(value) else _named(str(value)) for value in texts])
     return [f"{by.prefix}{label}" for label in labels]
+
+
+def _listed(values: pa.Array) -> list[Any]:
+    """In order as they are; moments that Python's calendar does not know are NumPy's."""
+    try:
+        return values.to_pylist()  # type: ignore[no-any-return]
+    except OverflowError:  # after the year 9999, or before the year 1
+        moments = values.to_numpy(zero_copy_only=False)
+        return [
+            moment if is_there else None
+            for moment, is_there in zip(moments, values.is_valid().to_pylist(), strict=True)
+        ]
 
 
 def _is_missing(value: Any) -> bool:
@@ -107,7 +119,7 @@ def _frequent(labels: list[str]) -> Iterable[str]:
 
 def _quarters(values: pa.Array) -> Iterable[str]:
     """From the smallest to the largest value, named by the least and the greatest of each."""
-    shown = [None if _is_missing(value) else value for value in values.to_pylist()]
+    shown = [None if _is_missing(value) else value for value in _listed(values)]
     known = sorted(value for value in shown if value is not None)
     # Bounds are values that occur, not means of two: names show them, and equal values fall into one quarter.
     places = [math.floor(share * (len(known) - 1)) for share in (0.25, 0.5, 0.75)]

@@ -164,8 +164,11 @@ class GivenSplit(Frozen):
                 where=where,
                 advice="Name another column in shards.split.column.",
             )
-        is_day = pa.types.is_date32(kind)
-        return [value.isoformat() if is_day and value is not None else value for value in values.to_pylist()]
+        if pa.types.is_date32(kind):
+            # NumPy knows days that Python's calendar does not, such as one of the year 20205.
+            days = values.to_numpy(zero_copy_only=False)
+            return [None if np.isnat(day) else str(day) for day in days]
+        return values.to_pylist()  # type: ignore[no-any-return]
 
     def of_text(self, text: str) -> int:
         """Of a value of the column, as a text; refuses nothing."""

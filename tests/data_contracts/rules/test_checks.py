@@ -87,3 +87,12 @@ def test_a_pattern_is_for_the_whole_text() -> None:
 def test_a_tolerated_share_is_counted_without_rounding_errors(ratio: float, num_evaluated: int, expected: int) -> None:
     check = Check(rule_id="a", description="", severity="info", kind="not_null", max_failed_ratio=ratio)
     assert check.num_tolerated(num_evaluated) == expected
+
+
+@pytest.mark.parametrize("num_rows", [3, 7, 10, 20, 100, 1000])
+def test_great_expectations_tolerates_as_many_rows_as_we_do(num_rows: int) -> None:
+    for number in range(num_rows):
+        ratio = number / num_rows
+        check = Check(rule_id="a", description="", severity="info", kind="not_null", column="a", max_failed_ratio=ratio)
+        mostly = expectation_of(check)[1]["mostly"]
+        assert (num_rows - number) / num_rows >= mostly > (num_rows - number - 1) / num_rows

@@ -88,6 +88,8 @@ def test_values_keep_the_type_they_were_written_in() -> None:
         (HEAD + "columns: {id: {type: int64, min: a}}", "'a' is no number"),
         (HEAD + "columns: {id: {type: int64, pattern: a}}", "pattern and no_pii go with string"),
         (HEAD + "columns: {id: {type: int64, no_pii: [email]}}", "pattern and no_pii go with string"),
+        (HEAD + "columns: {id: {type: string, in: [1, 2]}}", "`in` holds 1, which is no text: put it in quotes"),
+        (HEAD + "columns: {id: {type: string, in: ['1', true]}}", "`in` holds true, which is no text"),
         (HEAD + "columns: {id: {type: int64, max_length: 1}}", "min_length and max_length go with string"),
         (HEAD + "columns: {id: {type: int64, elements: {max: 1}}}", "elements go with lists"),
         (HEAD + "columns: {id: {type: 'list<string>', elements: {max: 1}}}", "go with lists of numbers"),

@@ -306,6 +306,18 @@ def test_texts_that_share_most_words_leak_and_others_do_not(judge: Judge) -> Non
     }
 
 
+@pytest.mark.parametrize(
+    "template", ["Thank you for your order, it is on its way.", "{0} {0} " + " ".join(map(str, range(60)))]
+)
+def test_a_text_that_thousands_of_rows_share_leaks_as_any_other(judge: Judge, template: str) -> None:
+    """Word for word, or but for a number: no pair of them is too many to be looked at."""
+    rows = clean_rows() | {"note": [template.format(number) for number in range(NUM_ROWS)]}
+    text = TEXT.replace("compare: normalized", "compare: similar").replace("no_pii", "max_length: 999, no_pii")
+    assert failures(judge(rows, parse_contract(text, where="e"))) == {
+        "notes-apart": "3,000 of 3,000 rows are shared by two splits or more"
+    }
+
+
 def test_a_rule_that_cannot_be_judged_has_failed_and_spoils_no_other(judge: Judge) -> None:
     rows = clean_rows()
     rows["user"] = list(range(NUM_ROWS))

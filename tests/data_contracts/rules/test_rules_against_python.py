@@ -300,6 +300,31 @@ def test_a_whole_number_is_exact_though_it_is_written_as_a_double(
         assert connection.execute(f"SELECT {num_broken_sql(check)} FROM {rows}").fetchall() == [(num_broken,)]
 
 
+@pytest.mark.parametrize(
+    "name", ["headway_split_name", "headway_split_of_path", "split", "hashed", "suspects", "value_0"]
+)
+def test_whatever_a_column_is_called_it_says_of_no_row_which_split_it_is_in(name: str, tmp_path: Path) -> None:
+    rows = {"of": ["x", "x", "y"], "k": [1, 2, 1], name: [1, 1, 1]}
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    found = of_parquet(tmp_path / "rows.parquet")
+    contract = {
+        "name": "any",
+        "version": "1.0.0",
+        "columns": {"of": {"type": "string"}, "k": {"type": "int64"}, name: {"type": "int64"}},
+        "splits": {"column": "of"},
+        "leakage": [{"id": "apart", "columns": ["k"]}],
+    }
+    receipt = validate(
+        parse_contract(json.dumps(contract), where="any.yaml"),
+        StoredFile(path="contract.yaml", size_bytes=1, sha256="ab" * 32),
+        Snapshot(format="parquet", columns=dict(found.columns), num_rows=3, files=found.files),
+        found,
+        tmp_path,
+        quarantine_file=tmp_path / "left-out.parquet",
+    )
+    assert receipt.verdicts[-1].observed == "2 of 3 rows are shared by two splits or more"
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.6])
 def test_a_row_of_no_split_leaks_into_none_and_dilutes_no_leak(share: float, tmp_path: Path) -> None:
     """Two of the four rows of a split have a value of the other's, and three rows are of no split."""

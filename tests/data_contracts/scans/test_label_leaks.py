@@ -27,9 +27,10 @@ NOISE = [DRAW.gauss(0, 1) for _ in range(NUM_ROWS)]
 TELLS, NEARLY = "`x` alone tells `y`", "`x` alone nearly tells `y`"
 
 
-def observed(classes: list[Any], column: list[Any], *, is_class: bool = True) -> str:
+def observed(classes: list[Any], column: list[Any] | pa.Array, *, is_class: bool = True) -> str:
     """What is said of one input; empty where nothing is."""
-    values = pa.array(column, pa.float64() if column == [None] * len(column) else None)
+    is_empty = isinstance(column, list) and column == [None] * len(column)
+    values = pa.array(column, pa.float64()) if is_empty else pa.array(column) if isinstance(column, list) else column
     table = pa.table({"y": classes, "x": values, "noise": NOISE[: len(classes)]})
     with duckdb.connect() as connection:
         connection.register(ROWS, table)
@@ -67,6 +68,21 @@ def label(column: str, is_class: bool, inputs: tuple[str, ...]) -> Label:
 )
 def test_a_column_that_tells_the_class_is_named(column: list[Any]) -> None:
     assert observed(CLASSES, column) == TELLS
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.timestamp("ms")], ids=str
+)
+@pytest.mark.parametrize("is_whole_class", [False, True])
+def test_moments_beyond_the_calendar_of_python_are_compared_as_all_others(
+    kind: pa.DataType, is_whole_class: bool
+) -> None:
+    """A slip of the pen is enough for one: the year 20205."""
+    is_far = [each == "yes" if is_whole_class else row == 3 for row, each in enumerate(CLASSES)]
+    draw = random.Random(9)
+    days = pa.array([(6_660_000 if far else 0) + draw.randrange(20_000) for far in is_far], pa.int32())
+    column = days.cast(pa.date32()) if kind == pa.date32() else days.cast(pa.date32()).cast(kind)
+    assert observed(CLASSES, column) == (TELLS if is_whole_class else "")
 
 
 def test_a_column_that_tells_the_number_is_named() -> None:

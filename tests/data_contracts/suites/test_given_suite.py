@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headway.data_contracts.engine.validation import ValidationContext, validate
-from headway.data_contracts.rules.contract import parse_contract
+from headway.data_contracts.rules.contract import Contract, parse_contract
 from headway.data_contracts.store.documents import ContractReceipt, Snapshot, StoredFile
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.suites import python_texts
@@ -171,14 +171,16 @@ def suite_bytes(*expectations: dict[str, Any]) -> bytes:
     return json.dumps({"name": "given", "expectations": list(expectations), "meta": {}}).encode()
 
 
-def judge(folder: Path, *expectations: dict[str, Any], columns: dict[str, Any] = COLUMNS) -> ContractReceipt:
+def judge(
+    folder: Path, *expectations: dict[str, Any], columns: dict[str, Any] = COLUMNS, contract: Contract = CONTRACT
+) -> ContractReceipt:
     pq.write_table(pa.table(columns), folder / "rows.parquet", row_group_size=2)
     rows = of_parquet(folder / "rows.parquet")
     snapshot = Snapshot(format="parquet", columns=dict(rows.columns), num_rows=4, files=rows.files)
     stored = StoredFile(path="contract.yaml", size_bytes=1, sha256="ab" * 32)
     given = ValidationContext(suite=parse_suite(suite_bytes(*expectations), where="given.json"))
     return validate(
-        CONTRACT, stored, snapshot, rows, folder, quarantine_file=folder / "left-out.parquet", surroundings=given
+        contract, stored, snapshot, rows, folder, quarantine_file=folder / "left-out.parquet", surroundings=given
     )
 
 
@@ -222,6 +224,23 @@ def test_nan_shares_and_conditions_are_understood(tmp_path: Path, kwargs: dict[s
     receipt = judge(tmp_path, {"type": "expect_column_values_to_be_between", "kwargs": kwargs})
     assert receipt.verdicts[-1].passed is passed
     assert "could not" not in receipt.verdicts[-1].observed
+
+
+@pytest.mark.parametrize("meta", [None, {}, {"notes": "why"}, {"notes": ["why"]}, [1], "text", 1.5, True])
+def test_whatever_a_suite_notes_is_no_matter_of_what_it_asks(meta: Any) -> None:
+    given = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "number"}, "meta": meta}
+    (check,) = parse_suite(suite_bytes(given), where="given.json")
+    assert check.description == ("why" if meta == {"notes": "why"} else "number: column values to not be null")
+
+
+@pytest.mark.process
+def test_a_suite_that_python_has_to_answer_is_judged_on_the_rows_that_quarantine_leaves(tmp_path: Path) -> None:
+    rule = "rules: [{id: few, column: number, max: 3, action: quarantine}]\nquarantine_limit_ratio: 0.5\n"
+    text = "name: given\nversion: 1.0.0\nextra_columns: true\ncolumns: {number: {type: int64}}\n" + rule
+    asked = {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "text", "regex": r"^[a-d](?!f)\w$"}}
+    receipt = judge(tmp_path, asked, contract=parse_contract(text, where="given.yaml"))
+    assert receipt.num_quarantined == 1
+    assert receipt.verdicts[-1].observed == "all 3 rows hold"
 
 
 def test_a_warning_of_the_suite_refuses_nothing(tmp_path: Path) -> None:

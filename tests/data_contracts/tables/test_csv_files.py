@@ -228,6 +228,37 @@ def test_dates_are_read_as_the_formats_say_and_as_iso_8601(tmp_path: Path) -> No
     assert csv_columns(path, path.name, CsvOptions(), {})["day"] == "string"
 
 
+TEXTS = (
+    *("31.12.2025", "1.2.2025", "31.02.2025", "29.02.2024", "29.02.2023", "31.04.2025", "0.1.2025", "32.1.2025"),
+    *("1.13.2025", "1.2.25", "1.2.205", "1.2.20255", "+1.2.2025", "1.2.-205", "1.2.2025 ", "1.2. 2025", "1.2.2025\x00"),
+    *("1.2.2025 23:59", "1.2.2025 24:00", "1.2.2025 23:60", "1.2.2025 23:59:60", "1.2.2025 23:59:61", "1.2.2025 7:5:0"),
+    *("01022025", "31022025", "12/31/2025", "02/30/2025", "1 Feb 2025", "30 Feb 2025", "29 feb 24", ""),
+    *("1.2.2025 1:30 PM", "1.2.2025 0:30 PM"),
+)
+FORMATS = (
+    *("%d.%m.%Y", "%d.%m.%y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d%m%Y", "%m/%d/%Y", "%d %b %Y", "%d %b %y"),
+    "%d.%m.%Y %I:%M %p",
+)
+
+
+@pytest.mark.parametrize("text_format", FORMATS)
+def test_a_moment_is_what_python_takes_for_one_and_no_other_day_of_the_calendar(
+    text_format: str, tmp_path: Path
+) -> None:
+    """strptime of C takes the 31st of February for the 3rd of March."""
+    options = CsvOptions(timestamp_formats=(text_format,))
+    for text in TEXTS:
+        path = write(tmp_path, f'n,day\n1,2026-01-02\n2,"{text}"\n')
+        try:
+            wanted = datetime.strptime(text, text_format)
+        except ValueError:
+            assert csv_columns(path, path.name, options, {})["day"] == "string", text
+            with pytest.raises(DataError, match="row 3 of all, header included: column `day`: a value is no timestamp"):
+                rows(path, options, day="timestamp[us]")
+        else:
+            assert rows(path, options)[1]["day"] == wanted, text
+
+
 @pytest.mark.parametrize("wrong", ["%d/%m", "%d.%m.%Y %q", "%Y-%Y-%d", "day", "%d/%m/%Y %", "%d.%m.%Y %z", ""])
 def test_a_format_without_a_date_or_of_unknown_parts_is_refused(wrong: str) -> None:
     with pytest.raises(ValidationError, match=r"needs a day|is not read"):

@@ -172,9 +172,9 @@ def test_numbers_with_a_decimal_comma_are_no_bad_cells(tmp_path: Path) -> None:
 
 def test_dates_of_the_formats_are_no_bad_cells_and_others_are(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    path.write_text("day,n\n31/12/2025,1\n12/31/2025,2\n01/02/2026,x\n")
+    path.write_text("day,n\n31/12/2025,1\n12/31/2025,2\n01/02/2026,x\n30/02/2026,4\n")
     options = {"csv": CsvOptions(timestamp_formats=("%d/%m/%Y",))}
     found, bad = read(path, {"day": "timestamp[us]", "n": "int64"}, **options)
-    assert [row["day"] for row in found] == [datetime(2025, 12, 31), None, datetime(2026, 2, 1)]
-    assert [(each.number, each.column) for each in bad] == [(3, "day"), (4, "n")]
+    assert [row["day"] for row in found] == [datetime(2025, 12, 31), None, datetime(2026, 2, 1), None]
+    assert [(each.number, each.column) for each in bad] == [(3, "day"), (4, "n"), (5, "day")]
     assert tolerant_columns(spec("a.csv", **options), path, "a.csv", {}) == {"day": "string", "n": "string"}

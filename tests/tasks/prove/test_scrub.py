@@ -163,3 +163,10 @@ def test_it_is_so_wherever_the_workspace_lies(anywhere: Workspace) -> None:
     path = max(stored)
     flip_a_bit(anywhere, path)
     assert paths(scrub(anywhere)) == {path}
+
+
+@pytest.mark.parametrize("at", ["-1", "-1e300", f"-{'9' * 400}", "1e300", "true", '"x"'])
+def test_a_moment_that_no_look_can_have_had_is_none(workspace: Workspace, at: str) -> None:
+    _, files = champion(Maker(workspace), 1)
+    workspace.publish(CHECKED, f'{{"{min(files)}": {at}}}'.encode())
+    assert scrub(workspace, max_bytes=1).num_never_checked == len(files) - 1

@@ -21,6 +21,7 @@ from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.data_contracts.tables.source_spec import SourceSpec
 from headway.tasks.rows.slices import MAX_NUMBERS, MAX_VALUES, SliceBy, labels_of, require_columns
 from headway.tasks.rows.source_rows import source_rows
+from headway.training.config.given_split import HELD_OUT, TRAINS, GivenSplit
 from headway.training.config.shards import HELDOUT, ShardSpec
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.data.shards.sharding import fit, write_shards
@@ -210,6 +211,21 @@ def test_a_slice_is_a_value_or_of_many_numbers_a_quarter() -> None:
     days = [datetime.date(2026, 1, 1) + datetime.timedelta(days=day) for day in range(MAX_NUMBERS + 1)]
     assert labels(days)[0] == "c = quarter 1: 2026-01-01 to 2026-01-04"
     assert labels([float("nan"), *map(float, range(MAX_NUMBERS + 1))])[0] == "c = (none)"
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("ms", "UTC")])
+@pytest.mark.parametrize("num_days", [3, 2 * MAX_NUMBERS])
+def test_a_moment_beyond_the_calendar_of_python_is_a_slice_as_any_other(kind: pa.DataType, num_days: int) -> None:
+    days = pa.array([6_660_000, None, *range(20_000, 20_000 + num_days)], pa.int32()).cast(pa.date32())
+    far, missing, first, *_ = labels_of(SliceBy(column="c"), days.cast(kind))
+    assert "20204-06-18" in far and missing == "c = (none)" and "2024-10-04" in first
+
+
+def test_a_day_beyond_the_calendar_of_python_is_in_a_split_as_any_other() -> None:
+    days = pa.array([6_660_000, None, 20_000, -20_000], pa.int32()).cast(pa.date32())
+    split = GivenSplit(column="c", heldout=("2024-10-04", "1915-03-31"))
+    assert split.of_values(days, "a.parquet").tolist() == [TRAINS, TRAINS, HELD_OUT, HELD_OUT]
+    assert split.without_rows([("a.parquet", days)]) == ()
 
 
 def test_different_values_are_different_slices_however_they_look() -> None:
