@@ -27,6 +27,8 @@ DATE = re.compile(
     r"(?P<first>\d{1,2})(?P<mark>[./-])(?P<then>\d{1,2})(?P=mark)\d{4}"
     r"(?P<time> \d{1,2}:\d{2}(?P<second>:\d{2})?)?"
 )
+GAPS = ("NA", "N/A", "n/a", "NULL", "null", "None", "?", "-")
+"""What programs write where a value is missing, besides nothing at all: `NA` is R's, `NULL` a database's."""
 TIMES = {(False, False): "", (True, False): " %H:%M", (True, True): " %H:%M:%S"}
 LAST_MONTH = 12
 
@@ -123,12 +125,15 @@ def written_as(place: str, given: CsvChoice, *, is_tabs: bool) -> WrittenAs:
             )
     delimiter, *also = fitting or [","]
     formats, unclear = ([given.timestamp_format], False) if given.timestamp_format else _dates(head, delimiter)
+    decimal = given.decimal or _decimal(head, delimiter)
     found = {
         "delimiter": delimiter,
         "encoding": encoding,
-        "decimal": given.decimal or _decimal(head, delimiter),
+        "decimal": decimal,
         "timestamp_formats": formats,
     }
+    if gaps := _gaps(head, delimiter, decimal):
+        found["nulls"] = ["", *gaps]
     has_index = head.startswith((delimiter, f'""{delimiter}'))
     return WrittenAs(CsvOptions.model_validate(found), has_index, tuple(also), unclear)
 
@@ -181,14 +186,10 @@ def _dates(head: str, delimiter: str) -> tuple[list[str], bool]:
     The day comes first where points part, and where a first number is no month. Dates that one mark parts are written
     alike in all columns.
     """
-    columns: dict[int, list[str]] = {}
-    with contextlib.suppress(csv.Error):
-        for row in csv.reader(_whole(head.splitlines(keepends=True), head), delimiter=delimiter):
-            for place, value in enumerate(row):
-                columns.setdefault(place, []).append(value)
+    columns = _columns(head, delimiter)
     times: dict[str, set[str]] = {}
     says_day_first: dict[str, set[bool]] = {}
-    for _, *values in columns.values():
+    for _, *values in columns:
         dates = [DATE.fullmatch(value) for value in values if value]
         kinds = {(date["mark"], TIMES[date["time"] is not None, date["second"] is not None]) for date in dates if date}
         if None in dates or len(kinds) != 1:
@@ -207,6 +208,28 @@ def _dates(head: str, delimiter: str) -> tuple[list[str], bool]:
         for time in sorted(times[mark])
     ]
     return formats, any(len(says_day_first.get(mark, ())) != 1 for mark in times)
+
+
+def _gaps(head: str, delimiter: str, decimal: str) -> list[str]:
+    """Spellings that stand among nothing but numbers: read as texts they would make a text of each number."""
+    number = re.compile(rf"[+-]?(\d+([{decimal}]\d*)?|[{decimal}]\d+)([eE][+-]?\d+)?")
+    found: set[str] = set()
+    for _, *values in _columns(head, delimiter):
+        gaps = {*values} & {*GAPS}
+        others = [value for value in values if value and value not in gaps]
+        if gaps and others and all(map(number.fullmatch, others)):
+            found |= gaps
+    return [each for each in GAPS if each in found]
+
+
+def _columns(head: str, delimiter: str) -> list[list[str]]:
+    """The values of the first lines by column, its name first."""
+    columns: dict[int, list[str]] = {}
+    with contextlib.suppress(csv.Error):
+        for row in csv.reader(_whole(head.splitlines(keepends=True), head), delimiter=delimiter):
+            for place, value in enumerate(row):
+                columns.setdefault(place, []).append(value)
+    return list(columns.values())
 
 
 def _whole(lines: list[str], head: str) -> list[str]:

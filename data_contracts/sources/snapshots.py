@@ -21,6 +21,7 @@ from headway.data_contracts.tables.schema import agreed_columns, check_complete,
 from headway.data_contracts.tables.source_spec import SourceSpec
 from headway.data_contracts.tables.text_rows import TEXT_COLUMNS
 from headway.data_contracts.types.report_text import count
+from headway.data_contracts.types.text_types import VALUELESS, common_type
 
 QUARANTINED = {"unparsable_rows": "quarantine"}
 Found = tuple[dict[str, str], tuple[SourceFile, ...]]
@@ -35,6 +36,7 @@ def take_snapshot(
     texts: Collection[str] = (),
     quarantined: Mapping[str, str] | None = None,
     workspace: Path | None = None,
+    is_draft: bool = False,
 ) -> Snapshot:
     """Digest every file of the source; a file that is remembered by its stat identity or strong ETag is not read.
 
@@ -46,6 +48,8 @@ def take_snapshot(
         quarantined: types of columns where a row of a text table that cannot be read as them is counted and kept apart;
             None: the file is refused for such a row.
         workspace: where Headway keeps what it makes; nothing in it is data.
+        is_draft: nobody could declare a type yet: columns of text tables have the type of all files' values together,
+            and those without a value are texts.
 
     Raises:
         DataError: no file matches, one lies in the workspace, cannot be read, is too large, changes while it is read,
@@ -63,7 +67,7 @@ def take_snapshot(
         )
     _require_no_products(listed, root, workspace)
     columns, files = (
-        _tables(spec, store, listed, cache, copies, texts, quarantined)
+        _tables(spec, store, listed, cache, copies, texts, quarantined, is_draft=is_draft)
         if spec.is_table
         else _texts(spec, store, listed)
     )
@@ -111,6 +115,8 @@ def _tables(
     copies: FileCache,
     texts: Collection[str],
     quarantined: Mapping[str, str] | None,
+    *,
+    is_draft: bool,
 ) -> Found:
     partitions = partition_columns({file.path: folder_values(spec, file.path) for file in listed}, spec.column_types)
     declared = {name: kind for name, kind in spec.column_types.items() if name not in partitions}
@@ -126,7 +132,8 @@ def _tables(
         known = None
         if quarantined is not None:
             known = {name: kind for name, kind in quarantined.items() if name not in partitions}
-        columns, files = _TextTables(spec, store, declared, cache, copies, texts, known).take(listed)
+        tables = _TextTables(spec, store, declared, cache, copies, texts, known, is_draft=is_draft)
+        columns, files = tables.take(listed)
     return with_partitions(listed[0].path, columns, partitions), files
 
 
@@ -151,16 +158,28 @@ class _TextTables:
         copies: FileCache,
         texts: Collection[str],
         quarantined: Mapping[str, str] | None,
+        *,
+        is_draft: bool,
     ) -> None:
         self._spec, self._store, self._declared = spec, store, declared
         # In JSON a text is quoted, and what is not quoted is none.
         by_contract = dict.fromkeys(sorted(texts), "string") if spec.format == "csv" else {}
         self._known = {**(by_contract if quarantined is None else quarantined), **declared}
         self._cache, self._copies = cache, copies
-        self._tables = ConvertedTables(spec, copies, keeps_bad=quarantined is not None)
+        self._is_draft = is_draft
+        self._tables = ConvertedTables(
+            spec, copies, keeps_bad=quarantined is not None, valueless=VALUELESS if is_draft else ""
+        )
 
     def take(self, listed: Sequence[ListedFile]) -> Found:
         columns = self._columns(listed[0])
+        if self._is_draft:
+            # A first file of whole numbers says nothing of a later one with fractions, nor an empty column of it.
+            of_files = [columns, *(self._columns(each) for each in listed[1:])]
+            columns = {
+                name: common_type([each[name] for each in of_files if name in each], self._spec.format)
+                for name in columns
+            }
         return columns, tuple(self._counted(file, columns, listed[0].path) for file in listed)
 
     def _columns(self, first: ListedFile) -> dict[str, str]:

@@ -32,10 +32,11 @@ class ConvertedTables:
         spec: how rows come out of the source's files.
         cache: where Parquet files and what is known of them are kept.
         keeps_bad: whether rows that cannot be read are kept, null where they cannot; else a file is refused for them.
+        valueless: the type of a column without a value; empty: its file is refused.
     """
 
-    def __init__(self, spec: SourceSpec, cache: FileCache, *, keeps_bad: bool = False) -> None:
-        self._spec, self._cache, self._keeps_bad = spec, cache, keeps_bad
+    def __init__(self, spec: SourceSpec, cache: FileCache, *, keeps_bad: bool = False, valueless: str = "") -> None:
+        self._spec, self._cache, self._keeps_bad, self._valueless = spec, cache, keeps_bad, valueless
 
     def known_columns(self, sha256: str, declared: Mapping[str, str]) -> dict[str, str] | None:
         note = self._cache.note(self._columns_key(sha256, declared))
@@ -43,7 +44,9 @@ class ConvertedTables:
 
     def infer_columns(self, sha256: str, path: Path, where: str, declared: Mapping[str, str]) -> dict[str, str]:
         """Types of a file's columns: as declared, or read from the whole file."""
-        columns = inferred_columns(self._spec, path, where, declared, keeps_bad=self._keeps_bad)
+        columns = inferred_columns(
+            self._spec, path, where, declared, keeps_bad=self._keeps_bad, valueless=self._valueless
+        )
         self._cache.write_note(self._columns_key(sha256, declared), {"columns": columns})
         return columns
 
@@ -78,6 +81,7 @@ class ConvertedTables:
 
         options = reading_options(self._spec)
         kept = {"keeps_bad": True} if self._keeps_bad else {}
+        valueless = {"valueless": self._valueless} if self._valueless else {}
         return {
             "version": CONVERTER_VERSION,
             # Another Arrow may read other rows or types out of the same text.
@@ -85,6 +89,7 @@ class ConvertedTables:
             "format": self._spec.format,
             **options,
             **kept,
+            **valueless,
         }
 
 

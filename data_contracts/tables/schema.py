@@ -13,6 +13,8 @@ RESERVED_PREFIX = "_headway_"
 RESERVED_NAMES = ("file_row_number",)
 """DuckDB's own name for a row's number, under which it would hide the column."""
 
+RENAME = "Rename it where the file is written; of delimited text the first line has to hold the names."
+
 
 def check_names(where: str, names: Iterable[str]) -> None:
     """Refuse names that a row cannot have.
@@ -23,12 +25,13 @@ def check_names(where: str, names: Iterable[str]) -> None:
     seen: dict[str, str] = {}
     for name in names:
         if not name or not name.isprintable():
-            raise refused_column(where, ascii(name)[1:-1], "a column needs a name that can be shown")
+            raise refused_column(where, ascii(name)[1:-1], "a column needs a name that can be shown", RENAME)
         if name.startswith(RESERVED_PREFIX) or name.lower() in RESERVED_NAMES:
-            raise refused_column(where, name, "the name is kept for Headway's own use, so rename it")
+            raise refused_column(where, name, "the name is kept for Headway's own use", RENAME)
         # DuckDB ignores case in names, and reads the second of two such columns under a name of its own making.
         if name.lower() in seen:
-            raise refused_column(where, name, f"there is `{seen[name.lower()]}` already, and case does not tell apart")
+            reason = f"there is `{seen[name.lower()]}` already, and case does not tell apart"
+            raise refused_column(where, name, reason, RENAME)
         seen[name.lower()] = name
 
 

@@ -92,8 +92,8 @@ def not_parquet(where: str) -> DataError:
     )
 
 
-def refused_column(where: str, column: str, reason: str) -> DataError:
-    return DataError(f"column `{column}`: {reason}.", where=where)
+def refused_column(where: str, column: str, reason: str, advice: str = "") -> DataError:
+    return DataError(f"column `{column}`: {reason}.", where=where, advice=advice)
 
 
 def other_columns(where: str, first: str, missing: Sequence[str], extra: Sequence[str]) -> DataError:

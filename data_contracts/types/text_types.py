@@ -18,6 +18,11 @@ CANDIDATES = ("int64", "double", "bool", "date32[day]", "timestamp[us]", "timest
 CODES = r"^[+-]?0[0-9]|^[+-]?[0-9]{19,}$"
 """Digits that are no number: a leading zero (a post code), or more than an int64 holds."""
 
+VALUELESS = "null"
+"""Of a draft: no value was seen, in this file."""
+WIDER = {frozenset(("int64", "double")): "double", frozenset(("date32[day]", "timestamp[us]")): "timestamp[us]"}
+"""Two types to the one that the values of both have."""
+
 DIRECTIVES = ("d", "m", "b", "B", "Y", "y", "H", "I", "p", "M", "S")
 """Of strptime."""
 NUMBERS = {"d": r" *(?P<day>[0-9]{1,2})", "Y": "[0-9]{4}", "y": "[0-9]{2}", "S": "[0-5]?[0-9]"}
@@ -68,6 +73,19 @@ def guessed(name: str, kind: str, where: str, *, is_known: bool, valueless: str 
             advice=f"Declare it: `source.column_types: {{{name}: string}}`, or what it is.",
         )
     return kind
+
+
+def common_type(types: Sequence[str], format_name: str) -> str:
+    """The type of a column for which several files were asked; the first file's where JSON lines have none for all.
+
+    Args:
+        types: of each file, `VALUELESS` where it has no value.
+    """
+    seen = {each for each in types if each != VALUELESS}
+    if len(seen) <= 1:
+        return next(iter(seen), "string")
+    first = next(each for each in types if each != VALUELESS)
+    return WIDER.get(frozenset(seen), "string" if format_name == "csv" else first)
 
 
 def format_problem(text: str) -> str:

@@ -200,7 +200,7 @@ def _profile(found: GuessedSource, base: Path, label: str) -> _Profiled:
     with tempfile.TemporaryDirectory(prefix="headway-init-") as folder:
         scratch = Path(folder).resolve()
         digests = DigestCache(scratch / "digests.json")
-        snapshot = take_snapshot(found.spec, base=base, cache=digests)
+        snapshot = take_snapshot(found.spec, base=base, cache=digests, is_draft=True)
         if not snapshot.num_rows:
             raise DataError(
                 "there are no rows.", where=found.spec.uri, advice="A contract needs data to be drafted from."
@@ -313,7 +313,8 @@ def print_profiled(drafted: ContractDraft, console: Console) -> None:
     if drafted.source.num_excluded:
         console.print(Text(one_line(excluded_line(drafted.source)), style="yellow"))
     if profile.num_repeated:
-        repeated = f"{count(profile.num_repeated, 'row')} repeat an earlier one: the contract warns of such"
+        verb = "repeats" if profile.num_repeated == 1 else "repeat"
+        repeated = f"{count(profile.num_repeated, 'row')} {verb} an earlier one: the contract warns of such"
         console.print(Text(one_line(repeated), style="yellow"))
     if suspected:
         console.print(Text(one_line(f"may hold personal data: {', '.join(suspected)}"), style="yellow"))
@@ -334,12 +335,20 @@ def _print_written_as(drafted: ContractDraft, console: Console) -> None:
     options = ", ".join(f"--{name.replace('_', '-')}" for name in found)
     others = f"; found in the first lines: {options} {'says' if len(found) == 1 else 'say'} another" if found else ""
     console.print(Text(one_line(f"read as      {line}{others}")))
+    if gaps := [each for each in csv.nulls if each]:
+        line = f"{' and '.join(map(repr, gaps))} among numbers {'is a gap' if len(gaps) == 1 else 'are gaps'}"
+        console.print(Text(one_line(f"             {line}: `source.csv.nulls` of the pipeline file says it")))
     if drafted.source.unclear_dates:
         dates = "dates may be %d/%m/%Y or %m/%d/%Y, and are texts so far: `--timestamp-format` says which it is"
         console.print(Text(one_line(f"             {dates}"), style="yellow"))
     if also:
         fits = f"{' and '.join(map(repr, also))} would part the first lines as well: `--delimiter` says which it is"
         console.print(Text(one_line(f"             {fits}"), style="yellow"))
+    names = [column.name for column in drafted.profile.columns]
+    if numbers := [name for name in names if re.fullmatch(r"[+-]?\d*[.,]?\d+", name)]:
+        named = f"the first line names columns {', '.join(numbers[:3])}"
+        looks = f"{named}: if it is a row, write names above it, draft anew"
+        console.print(Text(one_line(f"             {looks}"), style="yellow"))
     if len(drafted.profile.columns) == 1:
         console.print(Text("             one column: if it should be more, `--delimiter` is another", style="yellow"))
 

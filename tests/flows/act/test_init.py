@@ -473,6 +473,52 @@ def test_where_nothing_else_could_be_read_the_input_that_tells_the_label_stays(
 
 
 @pytest.mark.process
+def test_a_column_without_a_value_and_numbers_that_a_later_file_alone_shows_are_drafted(
+    headway: Headway, tmp_path: Path
+) -> None:
+    (tmp_path / "sales").mkdir()
+    for month, price in (("01", "{}"), ("02", "{}.5")):
+        rows = "".join(f"{price.format(n % 50)},,{n if month == '02' else ''},{n % 2}\n" for n in range(NUM_ROWS))
+        (tmp_path / f"sales/2026-{month}.csv").write_text(f"price,notes,late,target\n{rows}")
+    drafted = headway("contract", "init", "sales")
+    assert drafted.code == 0, drafted.err
+    assert "not read     notes (holds nothing but nulls)" in drafted.out
+    columns = load_contract(tmp_path / "sales.contract.yaml").columns
+    types = {"price": "double", "notes": "string", "late": "int64", "target": "int64"}
+    assert {name: column.type for name, column in columns.items()} == types
+    checked = headway("contract", "check", "sales.pipeline.yaml")
+    assert checked.code == 0, checked.out + checked.err
+
+
+@pytest.mark.process
+def test_missing_numbers_are_found_by_how_programs_write_them_and_it_is_said(headway: Headway, tmp_path: Path) -> None:
+    rows = "".join(
+        f"{'NA' if n % 9 == 0 else f'{n % 50}.5'},{'?' if n % 7 == 0 else n % 40},{'NA' if n % 2 else 'b'},{n % 3}\n"
+        for n in range(NUM_ROWS)
+    )
+    (tmp_path / "rows.csv").write_text(f"x,z,words,target\n{rows}")
+    drafted = headway("contract", "init", "rows.csv")
+    assert drafted.code == 0, drafted.err
+    assert "'NA' and '?' among numbers are gaps: `source.csv.nulls` of the pipeline file says it" in drafted.out
+    spec = load_pipeline(tmp_path / "rows.pipeline.yaml")
+    assert spec.source.csv.nulls == ("", "NA", "?")
+    assert spec.shards.encoder.numeric == ("x", "z")
+    checked = headway("contract", "check", "rows.pipeline.yaml")
+    assert checked.code == 0, checked.out + checked.err
+
+
+@pytest.mark.process
+def test_a_first_line_that_looks_like_a_row_is_said(headway: Headway, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("".join(f"{n}.5,{n % 7},{n % 2}\n" for n in range(9, NUM_ROWS)))
+    drafted = headway("contract", "init", "rows.csv")
+    assert drafted.code == 0, drafted.err
+    assert "the first line names columns 9.5, 2, 1: if it is a row, write names above it, draft anew" in drafted.out
+    (tmp_path / "twice.csv").write_text("1,1\n0,1\n")
+    refused = headway("contract", "init", "twice.csv")
+    assert "of delimited text the first line has to hold the names" in refused.err
+
+
+@pytest.mark.process
 def test_row_numbers_that_pandas_wrote_under_no_name_are_passed_over_and_it_is_said(
     headway: Headway, tmp_path: Path
 ) -> None:
