@@ -10,6 +10,7 @@ every rank. Started by its path: a rank imports frozen code, which may be older 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import runpy
@@ -46,6 +47,7 @@ gc.enable()
 AGENT_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 CUDA_IS_AVAILABLE = torch.cuda.is_available
 BACKEND = "fixed"
+PR_SET_PDEATHSIG = 1
 
 
 class ForkedRank:
@@ -87,8 +89,9 @@ class ForkingHandler(SubprocessHandler):
         reading, writing = os.pipe()
         # Till the rank hears by itself: what the agent does at a signal, its fork must not do once more.
         signal.pthread_sigmask(signal.SIG_BLOCK, AGENT_SIGNALS)
-        pid = os.fork()
+        agent, pid = os.getpid(), os.fork()
         if pid == 0:
+            _end_with(agent)
             os.setsid()
             os.close(reading)
             os.close(writing)
@@ -99,6 +102,16 @@ class ForkingHandler(SubprocessHandler):
         os.read(reading, 1)
         os.close(reading)
         return ForkedRank(pid)
+
+
+def _end_with(agent: int) -> None:
+    """Have the kernel end this rank with its agent, which may have been told to end before it knew of the rank.
+
+    prctl(2). torchrun ends the ranks that it has written down, and it writes them down once all are started.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != agent:
+        os._exit(1)
 
 
 def _become_rank(

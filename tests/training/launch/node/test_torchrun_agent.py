@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -127,6 +128,28 @@ def test_a_signal_to_a_rank_that_is_being_made_ends_it_and_is_not_taken_for_the_
     command, environment = [sys.executable, "-c", SIGNALLED], os.environ | {"PYTHONPATH": path}
     told = subprocess.check_output(command, cwd=tmp_path, env=environment, text=True, timeout=DEADLINE_S)
     assert told == f"{-signal.SIGTERM} False set()\n"
+
+
+TOLD_TOO_SOON = """
+import os, signal, sys
+from headway.training.launch.node.torchrun_agent import ForkingHandler
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGTERM))
+ForkingHandler(sys.executable, ("-u", "-m", "rank_module"), {"RANK": "0"}, "out", "err", 0, None)
+"""
+"""An agent that is told to end before torchrun knows of its rank."""
+
+
+def test_a_rank_that_its_agent_does_not_know_of_ends_with_it(tmp_path: Path) -> None:
+    (tmp_path / "rank_module.py").write_text(f"import signal; signal.alarm({round(2 * DEADLINE_S)}); signal.pause()")
+    reading, writing = os.pipe()  # of which both hold an end
+    path = os.pathsep.join((str(REPOSITORY), str(tmp_path)))
+    command, environment = [sys.executable, "-c", TOLD_TOO_SOON], os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, pass_fds=(writing,), timeout=DEADLINE_S)
+    os.close(writing)
+    assert done.returncode == 1
+    assert select.select([reading], [], [], DEADLINE_S)[0] == [reading] and os.read(reading, 1) == b"", "a rank is left"
+    os.close(reading)
 
 
 def test_an_agent_that_is_told_to_end_says_so_in_a_line_and_without_a_traceback(tmp_path: Path) -> None:
