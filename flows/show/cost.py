@@ -84,18 +84,20 @@ def print_cost(report: CostReport, console: Console | None = None) -> None:
     for kind in report.unpriced:
         console.print(Text(f"! no price of {plain_text.one_line(kind)}: it counts as free", style="yellow"))
     console.print()
-    table = Table(report.by, "flow runs", "device-hours", "USD", "productive", "wasted", box=None, padding=(0, 2, 0, 0))
-    has_targets = any(line.usd_per_million_tokens is not None for line in report.lines)
-    if has_targets:
-        table.add_column("USD a million targets")
+    # Without prices no column of money: 0.00 would be taken for one.
+    has_targets = bool(whole.usd) and any(line.usd_per_million_tokens is not None for line in report.lines)
+    money = ("USD", "productive", "wasted", *(("USD a million targets",) if has_targets else ())) if whole.usd else ()
+    table = Table(report.by, "flow runs", "device-hours", *money, box=None, padding=(0, 2, 0, 0))
     for column in table.columns[1:]:
         column.justify = "right"
     for line in report.lines:
-        per_million = [f"{line.usd_per_million_tokens or 0.0:,.4f}"] if has_targets else []
         shares = (_share(line.productive_usd, line), _share(line.wasted_usd, line))
+        of_money = (f"{line.usd:,.2f}", *shares, f"{line.usd_per_million_tokens or 0.0:,.4f}")[: len(money)]
         hours, runs = f"{line.device_hours:,.2f}", f"{line.num_flow_runs:,}"
-        table.add_row(plain_text.one_line(line.name), runs, hours, f"{line.usd:,.2f}", *shares, *per_million)
+        table.add_row(plain_text.one_line(line.name), runs, hours, *of_money)
     print_table(console, table)
+    if not whole.usd and not report.unpriced:
+        console.print(Text("\nno prices: `--profile NAME` takes those of a profile"))
 
 
 def _share(part: float, line: CostLine) -> str:
