@@ -337,7 +337,8 @@ def _print_written_as(drafted: ContractDraft, console: Console) -> None:
     console.print(Text(one_line(f"read as      {line}{others}")))
     if gaps := [each for each in csv.nulls if each]:
         line = f"{' and '.join(map(repr, gaps))} among numbers {'is a gap' if len(gaps) == 1 else 'are gaps'}"
-        console.print(Text(one_line(f"             {line}: `source.csv.nulls` of the pipeline file says it")))
+        elsewhere = "in every other column, too: `source.csv.nulls` of the pipeline file says it"
+        console.print(Text(one_line(f"             {line}, {elsewhere}")))
     if drafted.source.unclear_dates:
         dates = "dates may be %d/%m/%Y or %m/%d/%Y, and are texts so far: `--timestamp-format` says which it is"
         console.print(Text(one_line(f"             {dates}"), style="yellow"))

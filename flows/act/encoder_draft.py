@@ -133,14 +133,17 @@ def _reason(column: ColumnProfile) -> str:
         return "holds nothing but nulls"
     if column.is_partition:
         return "names the files' folder"
+    # Moments hardly ever occur twice, and are no keys for it.
+    if column.shape is not None and column.shape.is_time:
+        return f"each text is {column.shape.name}; as a date or timestamp, by `source.column_types`, it would be read"
     if column.is_unique:
         return "no value occurs twice"
     if column.family in TIMES:
         return "is one and the same moment"
-    if column.shape is not None and column.shape.is_time:
-        return f"each text is {column.shape.name}; as a date or timestamp it would be read"
     if column.family == "string":
         return f"text of about {count(column.num_distinct, 'value')}"
+    if column.family in ("bool", "integer", "float"):
+        return "may be what to predict, with nothing else to read beside it"
     return f"{column.type}, which no encoder of tables reads"
 
 

@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from headway.data_contracts.rules.contract import load_contract
+from headway.data_contracts.sources.reading import take_snapshot
+from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.flows.config.pipeline_spec import load_pipeline
 from tests.flows.act.conftest import Headway
 from tests.flows.act.orders import EMAIL, NUM_ROWS, orders, write_parquet
@@ -499,12 +501,29 @@ def test_missing_numbers_are_found_by_how_programs_write_them_and_it_is_said(hea
     (tmp_path / "rows.csv").write_text(f"x,z,words,target\n{rows}")
     drafted = headway("contract", "init", "rows.csv")
     assert drafted.code == 0, drafted.err
-    assert "'NA' and '?' among numbers are gaps: `source.csv.nulls` of the pipeline file says it" in drafted.out
+    assert "'NA' and '?' among numbers are gaps, in every other column, too: `source.csv.nulls`" in drafted.out
     spec = load_pipeline(tmp_path / "rows.pipeline.yaml")
     assert spec.source.csv.nulls == ("", "NA", "?")
     assert spec.shards.encoder.numeric == ("x", "z")
     checked = headway("contract", "check", "rows.pipeline.yaml")
     assert checked.code == 0, checked.out + checked.err
+
+
+@pytest.mark.process
+def test_moments_that_are_texts_are_told_how_to_be_read_and_then_are(headway: Headway, tmp_path: Path) -> None:
+    rows = "".join(
+        f'{{"at": "2026-01-{n % 28 + 1:02}T00:{n % 60:02}:{n // 60:02}", "x": {n % 7}}}\n' for n in range(99)
+    )
+    (tmp_path / "rows.jsonl").write_text(rows)
+    drafted = headway("contract", "init", "rows.jsonl")
+    assert "as a date or timestamp, by `source.column_types`, it would be read" in drafted.out
+    for name in ("rows.pipeline.yaml", "rows.contract.yaml"):
+        text = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(text.replace("at: string", "at: timestamp[us]"))
+    spec = load_pipeline(tmp_path / "rows.pipeline.yaml")
+    assert spec.source.column_types["at"] == "timestamp[us]"
+    taken = take_snapshot(spec.source, base=tmp_path, cache=DigestCache(tmp_path / "digests"))
+    assert taken.columns["at"] == "timestamp[us]"
 
 
 @pytest.mark.process
