@@ -48,14 +48,31 @@ from headway.flows.cli import decide
 from headway.flows.console.console import plain_console
 from headway.flows.deploy import deploying
 from headway.flows.drill import report as drill_report
+from headway.flows.monitoring.alert_delivery import Delivery, print_delivery
 from headway.flows.rehearse import report as rehearse_report
-from headway.flows.report import failure_card, summary
+from headway.flows.report import failure_card, summary, written_report
 from headway.flows.report.terminal import NOTICES, JsonLines, Terminal
-from headway.flows.show import board_page, calendar, champion_history, cost, goodput, logs, plan, shards, status
+from headway.flows.show import (
+    board_page,
+    calendar,
+    champion_history,
+    cost,
+    goodput,
+    logs,
+    period_report,
+    plan,
+    postmortem,
+    scrub,
+    shards,
+    status,
+    trace,
+)
 from headway.flows.show.board import Board
+from headway.flows.tracing.spans import Trace
 from headway.flows.trials import report as trials_report
 from headway.flows.triggers import report as triggers_report
 from headway.tasks.core import artifacts
+from headway.tasks.prove.scrub import ScrubReport
 from headway.tasks.registry import evaluation_report
 from headway.tasks.reports import comparison_page, evaluation_page
 from headway.tasks.reports.comparison import Comparison
@@ -130,6 +147,8 @@ def filled(kind: Any, text: str) -> Any:
         return Path(text.replace("\0", ""))
     if kind is datetime.datetime:
         return datetime.datetime(2026, 11, 23, tzinfo=datetime.UTC)
+    if kind is datetime.date:
+        return datetime.date(2026, 11, 23)
     if issubclass(kind, enum.Enum):
         return next(iter(kind))
     for simple, value in ((bool, True), (int, 3), (float, 1.5), (str, text)):
@@ -172,6 +191,10 @@ def told_events(text: str, stream: io.StringIO) -> None:
     step = {"step": 1, "max_steps": 1, "loss": 1.0, "lr": 0.1, "duration_s": 1.0, "sync_s": 0.1, "tokens": 1}
     terminal({"event": "step", "trial": text, **step})
     terminal({"event": "flow.card", **filled(failure_card.FailureCard, text).model_dump()})
+
+
+def reported(text: str) -> written_report.WrittenReport:
+    return period_report.written(filled(period_report.PeriodReport, text), has_prices=True)
 
 
 def checked(text: str) -> contract_check.CheckResult:
@@ -226,6 +249,9 @@ PRINTED: dict[str, Callable[[str, Any], object]] = {
     ),
     "cost": lambda text, stream: cost.print_cost(filled(cost.CostReport, text), plain_console(stream)),
     "goodput": lambda text, stream: goodput.print_goodput(filled(RunGoodput, text), plain_console(stream)),
+    "scrub": lambda text, stream: scrub.print_scrub(filled(ScrubReport, text), plain_console(stream)),
+    "a trace": lambda text, _: trace.print_traces([filled(Trace, text)]),
+    "a test of alerts": lambda text, _: print_delivery(filled(Delivery, text)),
     "logs": lambda text, _: logs._Printer()(filled(LogLine, text)),
     "promote": lambda text, _: champion_moves.print_move(filled(champion_moves.MoveReport, text)),
     "refuse": lambda text, _: champion_moves.print_refusal(filled(champion_moves.RefusalReport, text)),
@@ -242,6 +268,8 @@ MARKDOWN: dict[str, Callable[[str], str]] = {
         evaluation(text), filled(evaluation_report.ReportContext, text)
     ),
     "ci": lambda text: pages.markdown(filled(CiReport, text)),
+    "a report": lambda text: written_report.to_markdown(reported(text)),
+    "a postmortem": lambda text: written_report.to_markdown(postmortem.written(filled(postmortem.Postmortem, text))),
 }
 HTML: dict[str, Callable[[str], str]] = {
     "a comparison": lambda text: comparison_page.render_html(
@@ -255,6 +283,8 @@ HTML: dict[str, Callable[[str], str]] = {
     ),
     "a contract": lambda text: checked(text).report(),
     "a board": lambda text: board_page.render_html(boarded(text)),
+    "a report": lambda text: written_report.to_html(reported(text)),
+    "a postmortem": lambda text: written_report.to_html(postmortem.written(filled(postmortem.Postmortem, text))),
     "drills": lambda text: drill_report.to_html(filled(drill_report.DrillReport, text)),
     "a retrain in a notebook": lambda text: retrained(text)._repr_html_(),
     "trials in a notebook": lambda text: searched(text)._repr_html_(),
