@@ -147,7 +147,10 @@ def evaluate_drift(check: Check, found: Distribution) -> SetRuleResult:
 
 
 def newest_figure(rule: Freshness) -> Scalar:
-    return Scalar(f"max(epoch_us({identifier(rule.column)}))", merge="max")
+    moment = identifier(rule.column)
+    # Infinity, as DuckDB has the largest number of a timestamp, has no microseconds, and would be passed by.
+    endless = f"CASE WHEN isinf({moment}) AND {moment} > '1970-01-01' THEN {2**63 - 1} END"
+    return Scalar(f"max(coalesce(epoch_us({moment}), {endless}))", merge="max")
 
 
 def newest_rows(tallies: Tallies, rules: Sequence[Freshness]) -> tuple[FreshnessObservation, ...]:

@@ -220,3 +220,14 @@ def test_rows_that_do_not_say_when_they_are_of_are_not_fresh(tmp_path: Path) -> 
     columns["at"] = pa.array([None] * NUM_ROWS, pa.timestamp("us", tz="UTC"))
     (verdict,) = evaluate_freshness(judge(tmp_path, columns).freshness, 0)
     assert not verdict.passed
+
+
+def test_a_row_without_end_lies_in_the_future_and_one_without_beginning_is_no_newest_row(tmp_path: Path) -> None:
+    """The largest number of a timestamp is infinity to the engine, which says no moment for it."""
+    columns = sample(0)
+    for place, (number, passed) in enumerate(((2**63 - 1, False), (-(2**63) + 1, True))):
+        (tmp_path / str(place)).mkdir()
+        moments = [number, *range(NUM_ROWS - 1)]
+        columns["at"] = pa.array(moments, pa.timestamp("us", tz="UTC"))
+        (verdict,) = evaluate_freshness(judge(tmp_path / str(place), columns).freshness, 0)
+        assert verdict.passed == passed, verdict.observed
