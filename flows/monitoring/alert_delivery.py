@@ -23,7 +23,7 @@ from headway.data_contracts.types.report_text import count
 from headway.flows.console.output import print_line, print_lines
 from headway.flows.monitoring.alerts import ALERTS, Alert, Severity
 from headway.flows.monitoring.rules import RUNBOOKS
-from headway.flows.show.tried_alerts import keep_tried
+from headway.flows.show.delivered_alerts import keep_delivered
 
 TEST = "headway-alerts-test"
 """The pipeline of all that is sent, so that a route can leave tests out."""
@@ -110,7 +110,7 @@ def try_alertmanager(
     )
     _require_delivered(delivery, num_pages)
     if num_pages:
-        keep_tried(place)
+        keep_delivered(place)
     return delivery
 
 
@@ -195,7 +195,7 @@ def try_block(slug: str) -> Delivery:
                 where=slug,
                 advice="Look at the block on the server's page Blocks, and whether this machine reaches its address.",
             ) from error
-    keep_tried(slug)
+    keep_delivered(slug)
     return Delivery(
         to=slug,
         sent=[SentAlert(name=f"test {severity}", severity=severity) for severity in severities],

@@ -26,14 +26,14 @@ from headway.flows.config.request import RetrainRequest
 from headway.flows.console.output import print_json, print_line
 from headway.flows.prefect_api.ephemeral_server import require_answer, require_home
 from headway.flows.prefect_api.server_auth import openness
+from headway.flows.show.delivered_alerts import read_delivered
 from headway.flows.show.installed_files import check_files, direct_requirements, why_unchecked
-from headway.flows.show.tried_alerts import read_tried
 from headway.tasks.prove.scrub import read_report
 from headway.training.launch.base.gang import Gang, LaunchSpec
 from headway.training.launch.supervise.launchers import launcher_for, scheduler_for
 
 State = Literal["ok", "note", "FAULT"]
-TRIED_LATELY_S = 30 * 86400
+RECENT_S = 30 * 86400
 GANG_S = 120.0
 """For two processes to import torch and meet, on a busy machine."""
 MEETING = """
@@ -129,9 +129,9 @@ def _readiness(workspace_uri: str, profile: DeploymentProfile) -> Iterator[Docto
         message=f"{profile.notify} hears of failures",
         otherwise="the server tells nobody of failures; name a block as `notify` in deployments/profiles.yaml",
     )
-    tried = read_tried()
-    is_recent = tried is not None and time.time() - tried.unix_s < TRIED_LATELY_S
-    when = "never" if tried is None else f"to {tried.to} at {moment(tried.unix_s)}"
+    delivered = read_delivered()
+    is_recent = delivered is not None and time.time() - delivered.unix_s < RECENT_S
+    when = "never" if delivered is None else f"to {delivered.to} at {moment(delivered.unix_s)}"
     yield finding(
         "alerts",
         is_there=is_recent,

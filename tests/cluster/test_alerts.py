@@ -22,7 +22,7 @@ from headway.flows.monitoring.alert_delivery import chosen, try_alertmanager
 from headway.flows.monitoring.exporter import Exporter
 from headway.flows.monitoring.samples import Samples
 from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
-from headway.flows.show import tried_alerts
+from headway.flows.show import delivered_alerts
 from tests.cluster.monitoring import (
     SHIPPED,
     Daemon,
@@ -313,7 +313,7 @@ def test_one_root_cause_is_one_page_and_two_are_two(alertmanager: Daemon) -> Non
 def test_one_of_each_page_arrives_marked_as_a_test_and_none_keeps_another_back(
     alertmanager: Daemon, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tried_alerts, "private_folder", lambda: tmp_path)
+    monkeypatch.setattr(delivered_alerts, "private_folder", lambda: tmp_path)
     alerts = chosen(None)
     delivery = try_alertmanager(alertmanager.url, alerts, owner="vision", runbooks=DOCS)
     pages = sorted(alert.name for alert in alerts if alert.severity == "page")
@@ -323,7 +323,7 @@ def test_one_of_each_page_arrives_marked_as_a_test_and_none_keeps_another_back(
     for each in arrived:
         assert each["annotations"]["summary"].startswith("TEST: ") and each["labels"]["owner"] == "vision"
         assert heading_of(each["annotations"]["runbook_url"], DOCS)[1] == each["labels"]["alertname"]
-    assert (tried := tried_alerts.read_tried()) is not None and tried.to == alertmanager.url
+    assert (tried := delivered_alerts.read_delivered()) is not None and tried.to == alertmanager.url
     # Tickets are held back, and what was sent ends by itself.
     held = {each["labels"]["alertname"] for each in alertmanager.get("/api/v2/alerts") if each["endsAt"]}
     assert held == {alert.name for alert in alerts}

@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 from tests.warm_programs import Program
 
 MARK = "TEST_DRILL"
-WITHIN_S = 300.0
+WITHIN_S = 900.0
 
 
 @pytest.fixture
@@ -43,6 +43,8 @@ def drill(*arguments: str, mark: str) -> subprocess.Popen[str]:
     )
 
 
+# Minutes beside other tests; that a drill runs and leaves nothing is asked below.
+@pytest.mark.soak
 def test_a_killed_rank_a_pre_emption_and_a_flipped_bit_are_mended_to_equal_bits(tmp_path: Path, mark: str) -> None:
     with drill("F4", "f7", "--seed", "7", "--out", "report.json", "--json", mark=mark) as process:
         out, err = process.communicate(timeout=WITHIN_S)

@@ -19,6 +19,7 @@ from headway.flows.game_day_flow import FOLDER, GameDayRequest, game_day
 @pytest.mark.e2e
 def test_its_report_lies_in_the_workspace_and_nothing_else_does(tmp_path: Path) -> None:
     workspace = Workspace.create(str(tmp_path / "workspace"))
+    workspace.publish("there.json", b"{}")  # what a retrain has left
     before = {path.relative_to(tmp_path) for path in tmp_path.rglob("*")}
     report = game_day.fn(GameDayRequest(drills=("F10",), seed=3, workspace=workspace.uri))
     assert [(drill.mode, drill.state) for drill in report.drills] == [("F10", "passed")], report

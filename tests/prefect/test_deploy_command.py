@@ -20,7 +20,6 @@ from headway.flows.cli.command_line import run
 from headway.flows.console.console import plain_console
 from headway.flows.deploy import automations, deploying
 from headway.flows.deploy.deploying import DeployReport, deploy
-from headway.flows.show import tried_alerts
 from tests.waiting import wait_until
 
 MARK = "headway:shop:production"
@@ -264,24 +263,30 @@ def test_who_is_on_call_hears_of_failures_missed_windows_and_new_champions(shop:
 
 
 def test_trying_out_alerts_tells_whom_the_profile_names_and_says_where_nobody_takes_it(
-    shop: Shop, webhook: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    shop: Shop, webhook: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tried_alerts, "private_folder", lambda: tmp_path)
+    def try_alerts() -> tuple[int, str]:
+        # In a process of its own: what sends events in this one would go on to send them to this server.
+        command = (sys.executable, "-m", "headway", "alerts", "test", "--profile", "production")
+        environment = shop.service.environment | {
+            "PREFECT_API_URL": shop.service.url,
+            "HEADWAY_PROJECT": str(shop.folder),
+        }
+        done = subprocess.run(command, env=environment, cwd=shop.folder, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
 
-    def try_alerts() -> int:
-        monkeypatch.setattr(sys, "argv", ["headway", "alerts", "test", "--profile", "production"])
-        return run()
-
-    monkeypatch.setenv("HEADWAY_PROJECT", str(shop.folder))
-    assert try_alerts() == 2 and "names no `notify`" in capsys.readouterr().err
+    code, said = try_alerts()
+    assert code == 2 and "names no `notify`" in said
     shop.edit("profiles.yaml", "variables: {shop: {team: search}}", "notify: custom-webhook/on-call")
-    assert try_alerts() == 0
-    assert "sent         1 page and 1 ticket to custom-webhook/on-call" in capsys.readouterr().out
+    code, said = try_alerts()
+    assert code == 0 and "sent         1 page and 1 ticket to custom-webhook/on-call" in said
     assert [severity in each for each, severity in zip(webhook, ("a page", "a ticket"), strict=True)] == [True, True]
     monkeypatch.setattr(Told, "status", 500)
-    assert try_alerts() == 8 and "the message was not taken" in capsys.readouterr().err
+    code, said = try_alerts()
+    assert code == 8 and "the message was not taken" in said
     shop.edit("profiles.yaml", "notify: custom-webhook/on-call", "notify: custom-webhook/nobody")
-    assert try_alerts() == 2 and "has no block" in capsys.readouterr().err
+    code, said = try_alerts()
+    assert code == 2 and "has no block" in said
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from headway.flows.cli.command_line import run
 from headway.flows.show import doctor
-from headway.flows.show.tried_alerts import TriedAlerts, keep_tried
+from headway.flows.show.delivered_alerts import DeliveredAlerts, keep_delivered
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ profiles:
 def test_what_is_not_ready_for_production_is_noted_by_profile(
     look, project: Path, without_ranks: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("headway.flows.show.tried_alerts.private_folder", lambda: tmp_path)
+    monkeypatch.setattr("headway.flows.show.delivered_alerts.private_folder", lambda: tmp_path)
     monkeypatch.setenv("HEADWAY_PROJECT", str(project))
     (project / "deployments").mkdir(exist_ok=True)
     (project / "deployments" / "profiles.yaml").write_text(PROFILES)
@@ -135,11 +135,11 @@ def test_what_is_not_ready_for_production_is_noted_by_profile(
 
     assert states("bare") == dict.fromkeys(named, "note")
     assert states("ready") == {**dict.fromkeys(named, "ok"), "alerts": "note"}
-    keep_tried("http://127.0.0.1:9093")
+    keep_delivered("http://127.0.0.1:9093")
     assert states("ready") == dict.fromkeys(named, "ok")
-    (tmp_path / "alerts-tried.json").write_text(TriedAlerts(to="x", unix_s=1.0).model_dump_json())
+    (tmp_path / "alerts-delivered.json").write_text(DeliveredAlerts(to="x", unix_s=1.0).model_dump_json())
     assert states("ready")["alerts"] == "note", "a year ago is no proof"
-    (tmp_path / "alerts-tried.json").write_text("{")
+    (tmp_path / "alerts-delivered.json").write_text("{")
     assert states("ready")["alerts"] == "note"
     code, _, err = look("--profile", "nope")
     assert code == 2 and "There are: bare, ready." in err

@@ -11,23 +11,23 @@ from headway.data_contracts.store.errors import EnvironmentProblem
 from headway.flows.console.output import write_whole
 from headway.flows.prefect_api.server_password import private_folder
 
-FILE = "alerts-tried.json"
+FILE = "alerts-delivered.json"
 
 
-class TriedAlerts(BaseModel):
+class DeliveredAlerts(BaseModel):
     to: str
     """Alertmanager's address, or a block of a Prefect server."""
     unix_s: float
 
 
-def keep_tried(to: str) -> None:
+def keep_delivered(to: str) -> None:
     """Of a delivery that reached a receiver."""
-    tried = TriedAlerts(to=to, unix_s=time.time())
-    write_whole(private_folder() / FILE, tried.model_dump_json().encode())
+    delivered = DeliveredAlerts(to=to, unix_s=time.time())
+    write_whole(private_folder() / FILE, delivered.model_dump_json().encode())
 
 
-def read_tried() -> TriedAlerts | None:
+def read_delivered() -> DeliveredAlerts | None:
     """None: never, or nobody can read when."""
     with contextlib.suppress(OSError, ValidationError, EnvironmentProblem):
-        return TriedAlerts.model_validate_json((private_folder() / FILE).read_bytes())
+        return DeliveredAlerts.model_validate_json((private_folder() / FILE).read_bytes())
     return None
