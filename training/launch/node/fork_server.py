@@ -33,7 +33,10 @@ PRELOADED = ("torch", "numpy", "pydantic", "fsspec", "blake3", "safetensors", "y
 TOKEN = "HEADWAY_RUN_TOKEN"
 PR_SET_PDEATHSIG = 1
 MAX_MESSAGE_BYTES = 1 << 16
-OF_AN_ATTEMPT = ("HEADWAY_", "PET_", "TORCHELASTIC_", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "PYTHONPATH")
+OF_AN_ATTEMPT = (
+    *("HEADWAY_", "PET_", "TORCHELASTIC_", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "PYTHONPATH"),
+    "TRACEPARENT",
+)
 """Beginnings of variables that no import reads."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
