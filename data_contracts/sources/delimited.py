@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import csv
 import re
+from collections.abc import Sequence
 from typing import NamedTuple, get_args
 
 import fsspec
@@ -124,7 +125,8 @@ def written_as(place: str, given: CsvChoice, *, is_tabs: bool) -> WrittenAs:
                 advice="Say what does, such as `--delimiter ';'`.",
             )
     delimiter, *also = fitting or [","]
-    formats, unclear = ([given.timestamp_format], False) if given.timestamp_format else _dates(head, delimiter)
+    columns = _columns(head, delimiter)
+    formats, unclear = ([given.timestamp_format], False) if given.timestamp_format else _dates(columns)
     decimal = given.decimal or _decimal(head, delimiter)
     found = {
         "delimiter": delimiter,
@@ -132,7 +134,7 @@ def written_as(place: str, given: CsvChoice, *, is_tabs: bool) -> WrittenAs:
         "decimal": decimal,
         "timestamp_formats": formats,
     }
-    if gaps := _gaps(head, delimiter, decimal):
+    if gaps := _gaps(columns, decimal):
         found["nulls"] = ["", *gaps]
     has_index = head.startswith((delimiter, f'""{delimiter}'))
     return WrittenAs(CsvOptions.model_validate(found), has_index, tuple(also), unclear)
@@ -180,13 +182,12 @@ def _decimal(head: str, delimiter: str) -> str:
     return "," if has[","] and not has["."] else "."
 
 
-def _dates(head: str, delimiter: str) -> tuple[list[str], bool]:
+def _dates(columns: Sequence[Sequence[str]]) -> tuple[list[str], bool]:
     """How dates whose year comes last are written, and whether that of some is not to be told.
 
     The day comes first where points part, and where a first number is no month. Dates that one mark parts are written
     alike in all columns.
     """
-    columns = _columns(head, delimiter)
     times: dict[str, set[str]] = {}
     says_day_first: dict[str, set[bool]] = {}
     for _, *values in columns:
@@ -210,11 +211,11 @@ def _dates(head: str, delimiter: str) -> tuple[list[str], bool]:
     return formats, any(len(says_day_first.get(mark, ())) != 1 for mark in times)
 
 
-def _gaps(head: str, delimiter: str, decimal: str) -> list[str]:
+def _gaps(columns: Sequence[Sequence[str]], decimal: str) -> list[str]:
     """Spellings that stand among nothing but numbers: read as texts they would make a text of each number."""
     number = re.compile(rf"[+-]?(\d+([{decimal}]\d*)?|[{decimal}]\d+)([eE][+-]?\d+)?")
     found: set[str] = set()
-    for _, *values in _columns(head, delimiter):
+    for _, *values in columns:
         gaps = {*values} & {*GAPS}
         others = [value for value in values if value and value not in gaps]
         if gaps and others and all(map(number.fullmatch, others)):

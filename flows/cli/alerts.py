@@ -32,7 +32,7 @@ def test_alerts(
     alertmanager: Annotated[
         str, typer.Option(metavar="URL", help="Where Alertmanager is; http://127.0.0.1:9093 without --profile.")
     ] = "",
-    profile: Annotated[str, typer.Option(metavar="NAME", help="Tell whom this profile's `notify` names, too.")] = "",
+    profile: Annotated[str, typer.Option(metavar="NAME", help="Tell whom this profile names, too.")] = "",
     severity: OfSeverity = None,
     owner: Annotated[str, typer.Option(metavar="NAME", help="Try the routes of this owner.")] = "",
     runbooks: Annotated[str, typer.Option(metavar="URL", help="Where the documentation is served, for links.")] = "",
@@ -44,16 +44,17 @@ def test_alerts(
     They end by themselves: pages after a minute, tickets after fifteen. Exit code 8: nobody takes them, or nothing
     goes out.
     """
-    from headway.flows.config.profiles import NOBODY, load_profile
+    from headway.flows.config.profiles import load_profile
     from headway.flows.console.environment import project_folder
-    from headway.flows.monitoring.alert_delivery import chosen, print_delivery, try_alertmanager, try_block
+    from headway.flows.monitoring.alert_delivery import chosen, print_delivery, try_alertmanager, try_blocks
 
-    notify = load_profile(project_folder(), profile)[1].notify if profile else ""
-    if profile and notify in ("", NOBODY):
+    blocks = load_profile(project_folder(), profile)[1].blocks if profile else {}
+    if profile and not blocks:
         raise typer.BadParameter(f"the profile {profile} names no `notify`.", param_hint="--profile")
     if alertmanager or not profile:
         address = alertmanager or "http://127.0.0.1:9093"
         found = try_alertmanager(address, chosen(severity), owner=owner, runbooks=runbooks, within_s=within)
         emit(found, print_delivery, as_json=as_json)
-    if notify:
-        emit(try_block(notify), print_delivery, as_json=as_json)
+    if blocks:
+        wanted = {each: block for each, block in blocks.items() if severity in (None, each)}
+        emit(try_blocks(wanted), print_delivery, as_json=as_json)

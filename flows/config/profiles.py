@@ -136,6 +136,13 @@ class DeploymentProfile(Frozen):
         description="Another such block for what waits for a working day; empty: `notify` has it, too.",
     )
 
+    @property
+    def blocks(self) -> dict[Literal["page", "ticket"], str]:
+        """Whom each severity goes to; empty: nobody is told."""
+        if self.notify in ("", NOBODY):
+            return {}
+        return {"page": self.notify, "ticket": self.notify_tickets or self.notify}
+
     @model_validator(mode="after")
     def _tickets_follow_pages(self) -> Self:
         if self.notify_tickets and self.notify in ("", NOBODY):

@@ -197,11 +197,10 @@ def _automation(
     message: what happened, likewise.
     """
     notifications: list[Json] = []
-    if wanted.notify_block_id is not None and is_notified:
+    if (block := wanted.block_ids.get(severity)) is not None and is_notified:
         # What happened comes first: a pager shows the beginning.
         body = f"{message}\n{{{{ flow_run|ui_url }}}}\n\n{description}"
         subject = f"Headway {severity}: {wanted.project} {wanted.profile_name}: {name}: {recipient}"
-        block = (wanted.ticket_block_id if severity == "ticket" else None) or wanted.notify_block_id
         notifications = [{"type": "send-notification", "block_document_id": block, "subject": subject, "body": body}]
     # Runs carry their deployment's tags, and events those of their run: nobody else's are touched.
     ours = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag or wanted.mark}"}

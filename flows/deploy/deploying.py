@@ -93,10 +93,8 @@ def deploy(
     wanted = _wanted(folder, profile_name)
     notify = wanted.profile.notify
     with connected() as server:
-        if notify not in ("", NOBODY):
-            wanted = dataclasses.replace(wanted, notify_block_id=server.notification_block(notify))
-        if tickets := wanted.profile.notify_tickets:
-            wanted = dataclasses.replace(wanted, ticket_block_id=server.notification_block(tickets))
+        block_ids = {severity: server.notification_block(name) for severity, name in wanted.profile.blocks.items()}
+        wanted = dataclasses.replace(wanted, block_ids=block_ids)
         resources = desired(wanted)
         found = actual(server, wanted.mark)
         changes = difference(resources, found, adopt=adopt)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from headway.data_contracts.store.documents import Frozen, Json
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.profiles import DeploymentProfile
+from headway.flows.monitoring.alerts import Severity
 
 Kind = Literal["work pool", "concurrency limit", "variable", "deployment", "automation"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -64,9 +65,8 @@ class DesiredState:
     forms: Mapping[str, Json]
     """Flow name to the JSON schema of its parameters."""
     now: datetime.datetime
-    notify_block_id: str | None = None
-    ticket_block_id: str | None = None
-    """For what waits for a working day; None: the same one."""
+    block_ids: Mapping[Severity, str] = field(default_factory=dict)
+    """The server's notification block for each severity; empty: nobody is told."""
 
     @property
     def mark(self) -> str:

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from headway.data_contracts.store.places import entries
 from headway.data_contracts.store.publication import Workspace
-from headway.flows.accounts.flow_account import FlowAccount
-from headway.flows.accounts.kept_accounts import all_accounts
 from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
 from headway.training.checkpoint.layout import RESULT_NAME
 from headway.training.launch.base.gang import attempt_folder
@@ -103,11 +101,6 @@ class RunEvidence:
         if self.run_dir is None or not (path := self.run_dir / RESULT_NAME).is_file():
             return None
         return str(json.loads(path.read_bytes())["tensors_sha256"])
-
-    @property
-    def accounts(self) -> list[FlowAccount]:
-        found = [account for account in all_accounts(self._workspace) if account.pipeline == self._pipeline]
-        return sorted(found, key=lambda account: account.begin_unix_s)
 
     @property
     def card(self) -> Mapping[str, Any]:

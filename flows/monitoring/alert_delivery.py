@@ -7,10 +7,12 @@ went out it tells in its own metrics. Those without Prometheus are told by a not
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 from urllib.parse import urlsplit
@@ -44,7 +46,7 @@ class Delivery(BaseModel):
     """What came of a test."""
 
     to: str
-    """Alertmanager's address, or the block."""
+    """Alertmanager's address, or the blocks."""
     sent: list[SentAlert]
     num_notified: int
     """Notifications that a receiver took while we waited: one for each group of alerts and receiver."""
@@ -74,14 +76,7 @@ def try_alertmanager(
         EnvironmentProblem: nobody answers there, or refuses them; nothing went out, or a receiver did not take it.
     """
     alerts = list(alerts)
-    url = urlsplit(address)
-    if url.scheme not in ("http", "https") or not url.hostname or url.username or url.password:
-        raise ConfigError(
-            "is no address of an Alertmanager.",
-            where="--alertmanager",
-            advice="Write it as http://127.0.0.1:9093, without a user and a password.",
-        )
-    place = address.rstrip("/")
+    place = _checked(address)
     began_s = time.monotonic()
     num_pages = sum(alert.severity == "page" for alert in alerts)
     try:
@@ -112,6 +107,20 @@ def try_alertmanager(
     if num_pages:
         keep_delivered(place)
     return delivery
+
+
+def _checked(address: str) -> str:
+    """Without its last slash. Raises `ConfigError`: it is none."""
+    with contextlib.suppress(ValueError):  # of brackets that are none of an IPv6 address, or a port that there is not
+        url = urlsplit(address)
+        is_port = url.port is None or url.port > 0
+        if url.scheme in ("http", "https") and url.hostname and is_port and url.username is url.password is None:
+            return address.rstrip("/")
+    raise ConfigError(
+        "is no address of an Alertmanager.",
+        where="--alertmanager",
+        advice="Write it as http://127.0.0.1:9093, without a user and a password.",
+    )
 
 
 def _require_delivered(delivery: Delivery, num_pages: int) -> None:
@@ -169,10 +178,10 @@ def _answer(error: httpx.HTTPError) -> str:
     return str(error) or type(error).__name__
 
 
-def try_block(slug: str) -> Delivery:
-    """A message of each severity through a notification block of the configured Prefect server, as `type/name`.
+def try_blocks(blocks: Mapping[Severity, str]) -> Delivery:
+    """A message of each severity through its notification block of the configured Prefect server, `type/name`.
 
-    The server sends real ones itself, from its own machine; this is sent from here.
+    The server sends real ones itself, from its own machine; these are sent from here.
 
     Raises:
         ConfigError: no such block, or one that notifies nobody.
@@ -182,9 +191,9 @@ def try_block(slug: str) -> Delivery:
 
     began_s = time.monotonic()
     with connected() as server:
-        server.notification_block(slug)
-    severities = get_args(Severity)
-    for severity in severities:
+        for slug in blocks.values():
+            server.notification_block(slug)
+    for severity, slug in blocks.items():
         try:
             asyncio.run(_notify(slug, severity))
         except HeadwayError:
@@ -195,11 +204,13 @@ def try_block(slug: str) -> Delivery:
                 where=slug,
                 advice="Look at the block on the server's page Blocks, and whether this machine reaches its address.",
             ) from error
-    keep_delivered(slug)
+    whom = " and ".join(dict.fromkeys(blocks.values()))
+    if "page" in blocks:
+        keep_delivered(whom)
     return Delivery(
-        to=slug,
-        sent=[SentAlert(name=f"test {severity}", severity=severity) for severity in severities],
-        num_notified=len(severities),
+        to=whom,
+        sent=[SentAlert(name=f"test {severity}", severity=severity) for severity in blocks],
+        num_notified=len(blocks),
         num_failed=0,
         waited_s=time.monotonic() - began_s,
     )
@@ -218,9 +229,8 @@ async def _notify(slug: str, severity: Severity) -> None:
 
 
 def print_delivery(delivery: Delivery) -> None:
-    by_severity = [
-        count(sum(each.severity == severity for each in delivery.sent), severity) for severity in get_args(Severity)
-    ]
+    numbers = Counter(each.severity for each in delivery.sent)
+    by_severity = [count(numbers[severity], severity) for severity in get_args(Severity) if numbers[severity]]
     print_line(f"sent         {' and '.join(by_severity)} to {delivery.to}, marked TEST")
     print_line(f"went out     {count(delivery.num_notified, 'notification')} within {delivery.waited_s:.1f} s")
     print_line("next         See that each arrived where it should. Tickets follow when their group_wait is over.")

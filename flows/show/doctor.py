@@ -131,12 +131,12 @@ def _readiness(workspace_uri: str, profile: DeploymentProfile) -> Iterator[Docto
     )
     delivered = read_delivered()
     is_recent = delivered is not None and time.time() - delivered.unix_s < RECENT_S
-    when = "never" if delivered is None else f"to {delivered.to} at {moment(delivered.unix_s)}"
+    when = "" if delivered is None else f"at {delivered.to}, {moment(delivered.unix_s)}"
     yield finding(
         "alerts",
         is_there=is_recent,
         message=f"arrived {when}",
-        otherwise=f"seen to arrive {when}; run `headway alerts test`",
+        otherwise=f"{f'last seen to arrive {when}' if when else 'never seen to arrive'}; run `headway alerts test`",
     )
     scrubbed = None
     with contextlib.suppress(HeadwayError, OSError):  # a finding of its own says what is wrong with the workspace

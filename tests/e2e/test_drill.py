@@ -43,7 +43,7 @@ def drill(*arguments: str, mark: str) -> subprocess.Popen[str]:
     )
 
 
-# Minutes beside other tests; that a drill runs and leaves nothing is asked below.
+# Minutes beside other tests. A game day makes a drill to its end, and nothing is left below.
 @pytest.mark.soak
 def test_a_killed_rank_a_pre_emption_and_a_flipped_bit_are_mended_to_equal_bits(tmp_path: Path, mark: str) -> None:
     with drill("F4", "f7", "--seed", "7", "--out", "report.json", "--json", mark=mark) as process:

@@ -265,9 +265,9 @@ def test_who_is_on_call_hears_of_failures_missed_windows_and_new_champions(shop:
 def test_trying_out_alerts_tells_whom_the_profile_names_and_says_where_nobody_takes_it(
     shop: Shop, webhook: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def try_alerts() -> tuple[int, str]:
+    def try_alerts(*options: str) -> tuple[int, str]:
         # In a process of its own: what sends events in this one would go on to send them to this server.
-        command = (sys.executable, "-m", "headway", "alerts", "test", "--profile", "production")
+        command = (sys.executable, "-m", "headway", "alerts", "test", "--profile", "production", *options)
         environment = shop.service.environment | {
             "PREFECT_API_URL": shop.service.url,
             "HEADWAY_PROJECT": str(shop.folder),
@@ -284,6 +284,8 @@ def test_trying_out_alerts_tells_whom_the_profile_names_and_says_where_nobody_ta
     monkeypatch.setattr(Told, "status", 500)
     code, said = try_alerts()
     assert code == 8 and "the message was not taken" in said
+    monkeypatch.setattr(Told, "status", 200)
+    assert try_alerts("--severity", "ticket")[0] == 0 and "a ticket" in webhook[-1] and "a page" not in webhook[-1]
     shop.edit("profiles.yaml", "notify: custom-webhook/on-call", "notify: custom-webhook/nobody")
     code, said = try_alerts()
     assert code == 2 and "has no block" in said

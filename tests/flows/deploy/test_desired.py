@@ -212,12 +212,15 @@ def test_what_pipelines_occupy_is_counted_by_priority_and_more_than_there_is_is_
 
 
 def test_a_notification_is_sent_where_a_block_is_named(make_wanted: Make) -> None:
-    made = [each for each in desired(make_wanted(notify_block_id="b1")) if each.kind == "automation"]
+    wanted = make_wanted(block_ids={"page": "b1", "ticket": "b2"})
+    made = [each for each in desired(wanted) if each.kind == "automation"]
     zombies, *telling = made
     assert [action["type"] for action in zombies.fields["actions"]] == ["change-flow-run-state"], "failed runs tell it"
     for each in telling:
         assert each.fields["actions"][-1]["type"] == "send-notification"
-        assert each.fields["actions"][-1]["block_document_id"] == "b1"
+        is_page = each.name.endswith(("failed runs", "waiting runs"))
+        assert each.fields["actions"][-1]["block_document_id"] == ("b1" if is_page else "b2"), each.name
+        assert each.fields["actions"][-1]["subject"].startswith(f"Headway {'page' if is_page else 'ticket'}: ")
         whom = "{{ event.payload.model }}" if each.name.endswith("new champions") else ".name }}"
         assert each.fields["actions"][-1]["subject"].endswith(whom)
         assert not each.fields["actions"][-1]["body"].startswith("Fires"), "what happened comes first"
@@ -246,7 +249,7 @@ def test_alerts_that_reach_nobody_are_counted_and_the_advice_says_how_they_would
     assert message.startswith("nobody is told of failures and missed windows: the profile")
     assert f"{wanted.profile_name} names no `notify`, and 6 alerts" in message
     assert "prefect block create" in message and "notify: slack-webhook/NAME" in message and "profiles.yaml" in message
-    told = dataclasses.replace(wanted, notify_block_id="an-id")
+    told = dataclasses.replace(wanted, block_ids=dict.fromkeys(("page", "ticket"), "an-id"))
     assert silence(told, desired(told)) == ""
     meant = make_wanted(profile={"notify": "none"})
     assert silence(meant, desired(meant)) == "", "who says `none` has decided"

@@ -85,11 +85,27 @@ def test_a_missing_file_says_how_a_short_one_reads(tmp_path: Path) -> None:
         ("heartbeat_s: 29", "greater than or equal to 30"),
         ("scheduled: true", "unknown key `scheduled`"),
         ("notify: my-block", "notify"),
+        ("notify_tickets: slack-webhook/day", "goes with `notify`"),
+        ("notify: none, notify_tickets: slack-webhook/day", "goes with `notify`"),
     ],
 )
 def test_what_a_profile_may_not_say(tmp_path: Path, branch: str, told: str) -> None:
     pool = "" if branch.startswith("pool") else "pool: {name: p}, "
     assert told in refusal(profiles(tmp_path, f"project: acme\nprofiles: {{production: {{{pool}{branch}}}}}"))
+
+
+@pytest.mark.parametrize(
+    ("branch", "blocks"),
+    [
+        ("", {}),
+        ("notify: none", {}),
+        ("notify: a/b", {"page": "a/b", "ticket": "a/b"}),
+        ("notify: a/b, notify_tickets: c/d", {"page": "a/b", "ticket": "c/d"}),
+    ],
+)
+def test_tickets_go_where_pages_go_unless_another_block_is_named(tmp_path: Path, branch: str, blocks) -> None:
+    text = f"project: acme\nprofiles: {{production: {{pool: {{name: p}}, {branch}}}}}"
+    assert load_profile(profiles(tmp_path, text), "production")[1].blocks == blocks
 
 
 def test_a_secret_may_be_left_to_the_worker_by_name(tmp_path: Path) -> None:

@@ -15,7 +15,18 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize(
-    "address", ["", "localhost:9093", "ftp://127.0.0.1:9093", "http://", "http://ops:hunter2@127.0.0.1:9093"]
+    "address",
+    [
+        "",
+        "localhost:9093",
+        "ftp://127.0.0.1:9093",
+        "http://",
+        "http://ops:hunter2@127.0.0.1:9093",
+        "http://[::1",
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1:0",
+        "http://127.0.0.1:x",
+    ],
 )
 def test_what_is_no_address_is_refused_and_a_password_in_it_is_not_repeated(address: str) -> None:
     with pytest.raises(ConfigError, match="is no address of an Alertmanager") as refused:
