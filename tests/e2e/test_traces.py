@@ -17,6 +17,15 @@ from tests.flows.tracing.collector import Collector, attributes, collector
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 STAGES = ["snapshot", "validate", "shard", "launch", "verify", "evaluate", "register"]
 KEY = "kanarienvogel"
+TALKING = """
+import os
+from headway.training.recipes.language_model import LanguageModel
+
+class Model(LanguageModel):
+    def losses(self, model, batch):
+        print("keys:", [name for name in os.environ if name.startswith("OTEL_EXPORTER_")], flush=True)
+        return super().losses(model, batch)
+"""
 
 
 @pytest.fixture
@@ -103,10 +112,14 @@ def test_ranks_are_told_the_trace_and_no_key_of_the_collectors(project, train_he
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"api-key={KEY}")
     monkeypatch.setenv("HEADWAY_LOG_FORMAT", "json")
     project.forget_training()
+    # Ranks of ours have nothing to say where all is well.
+    (project.root / "talking.py").write_text(TALKING)
+    project.edit("tiny.yaml", "recipe: {", "recipe: {name: 'talking:Model', ")
     events = train_here(project, guarded=True)
     (begin,) = (event for event in events if event["event"] == "flow.begin")
     (folder,) = {event["folder"] for event in events if event["event"] == "attempt"}
     lines = [json.loads(line) for line in AttemptFiles(project.root / folder).json_lines(0).read_text().splitlines()]
+    assert {line["rank"] for line in lines} >= {0, 1} and {line["message"] for line in lines} == {"keys: []"}
     assert (
         {line["trace_id"] for line in lines}
         == {begin["flow_run"].replace("-", "")}
