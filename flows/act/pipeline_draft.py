@@ -90,7 +90,7 @@ def _source(found: GuessedSource, profile: TableProfile) -> Iterator[Line]:
         yield f"  exclude: {scalar(list(spec.exclude))}", ""
     if spec.csv != CsvOptions():
         yield f"  csv: {scalar(spec.csv.model_dump(exclude_defaults=True))}", ""
-    if spec.format in ("csv", "json-lines"):
+    if spec.is_text_table:
         yield "  column_types:", "read from the values of all files, and pinned: files carry none"
         for column in profile.columns:
             yield f"    {scalar(column.name)}: {scalar(column.type)}", ""

@@ -86,6 +86,12 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             "pipeline",
             "rank",
         ),
+        "train_rank_step": _gauge("The newest step that a rank wrote down.", "pipeline", "rank"),
+        "train_rank_work_ratio": _gauge(
+            "A rank's work in a step over the other ranks', over the newest steps; 1 is as long as theirs.",
+            "pipeline",
+            "rank",
+        ),
         "train_process_problem": _gauge("1: a process of it is stopped, or silent.", "pipeline", "role", "state"),
         # The workspace.
         "headway_status_timestamp_seconds": _gauge("When the workspace was looked at."),

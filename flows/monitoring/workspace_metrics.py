@@ -97,8 +97,13 @@ def _fill_retrain(samples: Samples, retrain: RunningRetrain, live: LiveFlow) -> 
         if value is not None:
             samples.value(name, value, pipeline=pipeline)
     for rank in retrain.ranks:
-        name = "train_rank_heartbeat_timestamp_seconds"
-        samples.value(name, rank.last_sign_unix_s, pipeline=pipeline, rank=str(rank.rank))
+        for name, value in (
+            ("train_rank_heartbeat_timestamp_seconds", rank.last_sign_unix_s),
+            ("train_rank_step", rank.step),
+            ("train_rank_work_ratio", rank.work_ratio),
+        ):
+            if value is not None:
+                samples.value(name, value, pipeline=pipeline, rank=str(rank.rank))
     for role, state in sorted({(problem.role, problem.state) for problem in retrain.problems}):
         samples.value("train_process_problem", 1, pipeline=pipeline, role=role, state=state)
 

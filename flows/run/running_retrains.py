@@ -19,7 +19,7 @@ from headway.data_contracts.store.places import all_named, entries
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import length
 from headway.flows.accounts.flow_ledgers import living_flow
-from headway.tasks.core.run_progress import read_progress
+from headway.tasks.core.run_progress import read_progress, read_rank_steps
 from headway.tasks.core.stage_records import STAGES, newest_record_of
 from headway.training.checkpoint.layout import MANIFEST_NAME, committed_steps, directory_name
 from headway.training.launch.base.launcher import Handle
@@ -27,10 +27,13 @@ from headway.training.launch.base.process_tree import process_state, processes_w
 from headway.training.launch.base.protocol import TOKEN, AttemptFiles, NodeStatus, attempt_numbers, read_json
 from headway.training.launch.base.record import record_or_none
 from headway.training.launch.base.retry_budget import AttemptRecords
+from headway.training.launch.diagnosis.stragglers import steps_of_all, work_ratios
 from headway.training.observe.ledger import Event, read_events
 
 SILENT_S = 60.0
 """After which a rank or guard without a sign of life is named; ranks of long steps get ten of these."""
+SLOW_RATIO = 1.5
+"""From which a rank's work is worth a line; a `rank.slow` event needs proof, this is a look."""
 GUARD_SILENT_S = 30.0
 """A guard reports twice a second."""
 STOPPED = "Tt"
@@ -43,6 +46,10 @@ class RankStatus(BaseModel):
     state: str
     last_sign_unix_s: float
     """When it wrote down anything last."""
+    step: int | None = None
+    """The newest that it wrote down."""
+    work_ratio: float | None = None
+    """Its work in a step over the other ranks', over the newest steps: 1.0 is as long as theirs."""
 
 
 class ProcessProblem(BaseModel):
@@ -213,13 +220,24 @@ def _newest_attempt(folder: Path) -> AttemptFiles | None:
 
 def _ranks(folder: Path) -> Iterator[RankStatus]:
     files = _newest_attempt(folder)
-    for rank, marker in sorted(files.read_markers().items()) if files is not None else ():
-        assert files is not None
+    if files is None:
+        return
+    markers = dict(sorted(files.read_markers().items()))
+    steps, num_stages = read_rank_steps({rank: files.rank_spool(rank) for rank in markers})
+    ratios = work_ratios(steps_of_all(steps), num_stages=num_stages)
+    for rank, marker in markers.items():
         signs = [marker.unix_s]
         with contextlib.suppress(OSError):
             # Markers change with a rank's state alone; the spool grows with each step.
             signs.append(files.rank_spool(rank).stat().st_mtime)
-        yield RankStatus(rank=rank, pid=marker.pid, state=marker.state, last_sign_unix_s=max(signs))
+        yield RankStatus(
+            rank=rank,
+            pid=marker.pid,
+            state=marker.state,
+            last_sign_unix_s=max(signs),
+            step=int(steps[rank][-1]["step"]) if steps[rank] else None,
+            work_ratio=ratios.get(rank),
+        )
 
 
 def _problems(folder: Path, ranks: list[RankStatus]) -> Iterator[ProcessProblem]:
@@ -298,6 +316,11 @@ def _eta(retrain: RunningRetrain, for_s: float) -> str:
     return f"{retrain.stage} ends in {length(retrain.eta_s)} ({for_s / last_s:.0%} of the time it took last)"
 
 
+def _slow(ranks: list[RankStatus]) -> str:
+    slow = sorted((each.work_ratio, each.rank) for each in ranks if (each.work_ratio or 0.0) >= SLOW_RATIO)
+    return ", ".join(f"rank {rank} works {ratio:.2g} times as long a step as the others" for ratio, rank in slow[::-1])
+
+
 def words(retrain: RunningRetrain, now_unix_s: float) -> dict[str, str]:
     """What a person reads, by name."""
     for_s = now_unix_s - retrain.since_unix_s
@@ -328,6 +351,7 @@ def words(retrain: RunningRetrain, now_unix_s: float) -> dict[str, str]:
         "checkpoint": checkpoint,
         "ETA": _eta(retrain, for_s),
         "ranks": ("last sign of life of " + ", ".join(signs)) if retrain.ranks else "",
+        "slow": _slow(retrain.ranks),
         "flow": f"pid {retrain.pid}, flow run {retrain.flow_run}",
         "TROUBLE": " ".join(f"{problem.what} {problem.advice}" for problem in retrain.problems),
     }

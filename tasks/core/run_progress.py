@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from headway.training.observe.ledger_lines import parse_event
 
 TAIL_BYTES = 64 << 10
 """Of a rank's spool: the newest fifty steps and more, however long the run."""
+RANK_TAIL_BYTES = 16 << 10
+"""Where all ranks are compared: some twenty steps of each, so that a look at 256 ranks stays a look."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,17 +68,38 @@ def read_progress(run_dir: Path) -> RunProgress:
 
 def read_steps(spool: Path) -> list[Event]:
     """The newest steps that a rank wrote down, oldest first."""
-    return [event for event in _tail(spool) if event.get("event") == "step"]
+    return _steps_in(_tail(spool, TAIL_BYTES))
 
 
-def _tail(spool: Path) -> list[Event]:
+def read_rank_steps(spools: Mapping[int, Path]) -> tuple[dict[int, list[Event]], int]:
+    """The newest steps of each rank, oldest first, and how many stages of a pipeline the ranks make up."""
+    found = {rank: _steps_in(_tail(spool, RANK_TAIL_BYTES)) for rank, spool in spools.items()}
+    models = (event for event in _head(spools[0]) if event.get("event") == "model") if 0 in spools else iter(())
+    return found, max(int(next(models, {}).get("num_stages") or 1), 1)
+
+
+def _steps_in(events: list[Event]) -> list[Event]:
+    return [event for event in events if event.get("event") == "step"]
+
+
+def _head(spool: Path) -> list[Event]:
+    """The oldest whole lines: what a rank says of itself before its first step."""
+    try:
+        with open_regular(spool) as stream:
+            lines = stream.read(TAIL_BYTES).split(b"\n")
+    except OSError:
+        return []
+    return list(filter(None, map(parse_event, lines[:-1])))
+
+
+def _tail(spool: Path, most_bytes: int) -> list[Event]:
     """The newest whole lines."""
     try:
         with open_regular(spool) as stream:
             size_bytes = stream.seek(0, os.SEEK_END)
-            stream.seek(max(size_bytes - TAIL_BYTES, 0))
+            stream.seek(max(size_bytes - most_bytes, 0))
             lines = stream.read().split(b"\n")
     except OSError:
         return []
     # The first line may be cut off by the seek, and the last is perhaps being written.
-    return list(filter(None, map(parse_event, lines[1 if size_bytes > TAIL_BYTES else 0 : -1])))
+    return list(filter(None, map(parse_event, lines[1 if size_bytes > most_bytes else 0 : -1])))

@@ -215,9 +215,7 @@ def test_names_and_causes_of_any_text_stay_values_of_labels(life: Life) -> None:
     assert list(parse_openmetrics(generate_openmetrics(metrics).decode()))
 
 
-def test_whatever_is_exported_is_declared_and_no_series_grows_with_ranks_but_heartbeats(
-    life: Life, here: dict[str, object]
-) -> None:
+def test_whatever_is_exported_is_declared_and_three_series_grow_with_ranks(life: Life, here: dict[str, object]) -> None:
     life.flow("done", 0.0, 60.0)
     life.attempt("done", 1.0, 12.0, numbered(1, 8, 3.0), failure=LOST)
     life.flow("a", 100.0, None, process=here)
@@ -225,9 +223,12 @@ def test_whatever_is_exported_is_declared_and_no_series_grows_with_ranks_but_hea
     for family in found:
         name = family.name + ("_total" if family.type == "counter" else "")
         assert FAMILIES[name].kind == family.type and FAMILIES[name].help == family.documentation
-    assert [name for name, family in FAMILIES.items() if "rank" in family.labels] == [
-        "train_rank_heartbeat_timestamp_seconds"
-    ]
+    # DESIGN's bound: at most five series a rank.
+    assert {name for name, family in FAMILIES.items() if "rank" in family.labels} == {
+        "train_rank_heartbeat_timestamp_seconds",
+        "train_rank_step",
+        "train_rank_work_ratio",
+    }
     for name, family in FAMILIES.items():
         assert family.help.endswith(".") and (family.kind == "counter") == name.endswith("_total")
         assert not (family.kind == "histogram" and {"rank", "run", "flow_run"} & set(family.labels))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import signal
 import socket
@@ -199,6 +200,31 @@ def test_training_tells_its_attempt_steps_eta_and_each_ranks_last_sign_of_life(w
     ):
         assert message in text, text
     assert 'train_run_attempt{pipeline="tiny"}' in metrics(workspace)
+
+
+def test_each_ranks_newest_step_and_a_slow_one_s_work_are_told(workspace, training) -> None:
+    ledger = workspace.local_path(f"runs/{RUN}/attempts/002/ledger")
+    parts = {"data_s": 0.0, "forward_s": 0.1, "backward_s": 0.1, "optimizer_s": 0.0, "sync_s": 0.3}
+    slow = parts | {"backward_s": 0.4, "sync_s": 0.0}
+    assert [rank.work_ratio for rank in read_status(workspace.uri).running[0].ranks] == [None, None]
+    assert " work" not in shown(workspace)
+    for rank, own, last in ((0, parts, 71), (1, slow, 61)):
+        spool = Ledger(ledger / f"rank-{rank}.jsonl")
+        for step in range(41, last):
+            spool.event("step", step=step, duration_s=0.5, tokens=64, **own)
+    (running,) = read_status(workspace.uri).running
+    assert [rank.step for rank in running.ranks] == [70, 60]
+    assert [rank.work_ratio for rank in running.ranks] == pytest.approx([0.4, 2.5])
+    assert "slow rank 1 works 2.5 times as long a step as the others" in shown(workspace)
+    text = metrics(workspace)
+    assert 'train_rank_step{pipeline="tiny",rank="1"} 60.0' in text
+    assert 'train_rank_work_ratio{pipeline="tiny",rank="1"} 2.5' in text
+    # Ranks of two stages of a pipeline do other work.
+    event = {"event": "model", "unix_s": 1.0, "world_size": 2, "num_stages": 2}
+    for rank in (0, 1):
+        spool_file = ledger / f"rank-{rank}.jsonl"
+        spool_file.write_text(json.dumps(event) + "\n" + spool_file.read_text())
+    assert [rank.work_ratio for rank in read_status(workspace.uri).running[0].ranks] == [None, None]
 
 
 @pytest.mark.parametrize("role", ["flow", "guard", "agent", "rank 1"])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.training.observe.ledger import Event
@@ -74,11 +74,49 @@ def find_straggler(steps: Steps, *, min_score: float, num_stages: int = 1) -> St
     Args:
         num_stages: of the pipeline that the ranks make up, stage after stage.
     """
+    found = [_find_among(stage, steps, min_score) for stage in _stages(steps, num_stages)]
+    return max((each for each in found if each is not None), key=lambda each: each.excess_s, default=None)
+
+
+def work_ratios(steps: Steps, *, num_stages: int = 1) -> dict[int, float]:
+    """By rank, its work in a step over that of the others in the middle, of medians over these steps.
+
+    1.0 is as long as the others; ranks of a pipeline are held against those of their own stage. A rank without others
+    has none.
+    """
+    ratios: dict[int, float] = {}
+    for stage in _stages(steps, num_stages):
+        works_s = {rank: statistics.median(_work_s(step[rank]) for step in steps) for rank in stage}
+        for rank in stage:
+            others_s = statistics.median([works_s[other] for other in stage if other != rank])
+            if others_s > 0:
+                ratios[rank] = works_s[rank] / others_s
+    return ratios
+
+
+def _stages(steps: Steps, num_stages: int) -> list[list[int]]:
+    """Ranks that do the same work, where they are several."""
     ranks = sorted(steps[0]) if steps else []
     per_stage = len(ranks) // num_stages
     stages = [ranks[first : first + per_stage] for first in range(0, len(ranks), max(1, per_stage))]
-    found = [_find_among(stage, steps, min_score) for stage in stages if len(stage) > 1]
-    return max((each for each in found if each is not None), key=lambda each: each.excess_s, default=None)
+    return [stage for stage in stages if len(stage) > 1]
+
+
+def steps_of_all(events: Mapping[int, Iterable[Event]]) -> list[dict[int, Parts]]:
+    """Of what each rank wrote down, the steps that all have, oldest first."""
+    by_rank = {
+        rank: {int(event["step"]): parts for event in own if (parts := _parts(event)) is not None}
+        for rank, own in events.items()
+    }
+    common = set.intersection(*map(set, by_rank.values())) if by_rank else set()
+    return [{rank: own[step] for rank, own in by_rank.items()} for step in sorted(common)]
+
+
+def _parts(event: Event) -> Parts | None:
+    parts = {part: event.get(f"{part}_s") for part in (*WORK, WAIT)}
+    if event["event"] != "step" or None in parts.values():
+        return None
+    return {part: float(str(seconds)) for part, seconds in parts.items()}
 
 
 def _find_among(ranks: Sequence[int], steps: Steps, min_score: float) -> Straggler | None:
@@ -150,11 +188,10 @@ class StragglerDetector:
         """Returns who is slow, when that is news."""
         if event["event"] == "model":
             self._num_stages = int(event.get("num_stages", 1))
-        parts = {part: event.get(f"{part}_s") for part in (*WORK, WAIT)}
-        if event["event"] != "step" or None in parts.values():
+        if (parts := _parts(event)) is None:
             return None
         step = self._pending.setdefault(int(event["step"]), {})
-        step[rank] = {part: float(str(seconds)) for part, seconds in parts.items()}
+        step[rank] = parts
         # A step is compared only once all ranks have written it, for their ledgers are read at different moments.
         if len(step) < self._world_size:
             if len(self._pending) > LONG:

@@ -21,6 +21,8 @@ from headway.training.launch.diagnosis.stragglers import (
     Straggler,
     StragglerDetector,
     find_straggler,
+    steps_of_all,
+    work_ratios,
 )
 
 TRACES = Path(__file__).parent / "traces"
@@ -148,6 +150,27 @@ def test_a_stage_that_has_more_to_do_than_another_is_not_slow_but_a_rank_among_t
     found = find_straggler(steps, min_score=SHORT_SCORE, num_stages=2)
     assert found is not None and (found.rank, found.part) == (3, "backward")
     assert find_straggler(steps[:1], min_score=SHORT_SCORE, num_stages=4) is None, "each stands alone"
+    ratios = work_ratios(steps, num_stages=2)
+    assert ratios[0] == ratios[1] == 1.0 and ratios[3] > 1.0 > ratios[2]
+    assert work_ratios(steps, num_stages=4) == {}
+
+
+def test_a_rank_s_work_is_told_as_a_multiple_of_the_others_over_the_steps_that_all_have() -> None:
+    parts = {"data_s": 0.1, "forward_s": 0.4, "backward_s": 0.4, "optimizer_s": 0.1, "sync_s": 1.0}
+    slow = parts | {"backward_s": 1.4, "sync_s": 0.0}
+    events = {
+        rank: [{"event": "step", "step": step, **(slow if rank == 2 else parts)} for step in range(first, 30)]
+        for rank, first in ((0, 10), (1, 12), (2, 15))
+    }
+    events[1].append({"event": "step", "step": 30, **slow})
+    events[1].append({"event": "step", "step": 31})
+    steps = steps_of_all(events)
+    assert len(steps) == 15, "one that has written less is waited for"
+    assert work_ratios(steps) == pytest.approx({0: 2 / 3, 1: 2 / 3, 2: 2.0})
+    # One bad step is no slow rank.
+    steps[3][0] = dict.fromkeys(steps[3][0], 100.0)
+    assert work_ratios(steps) == pytest.approx({0: 2 / 3, 1: 2 / 3, 2: 2.0})
+    assert work_ratios(steps_of_all({0: events[0]})) == {} == work_ratios(steps_of_all({0: events[0], 1: []}))
 
 
 def test_ranks_that_differ_by_nature_have_none_among_them_that_is_slow() -> None:
