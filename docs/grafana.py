@@ -329,6 +329,13 @@ DEBUG = Board(
                     queries=[(f"time() - train_rank_heartbeat_timestamp_seconds{OF}", "{{pipeline}} rank {{rank}}")],
                 ),
                 Panel(
+                    title="Ranks: work beside the others",
+                    says="Of a step, as a multiple of the other ranks'. They wait for one that is above 1.",
+                    unit="short",
+                    kind="heat",
+                    queries=[(f"train_rank_work_ratio{OF}", "{{pipeline}} rank {{rank}}")],
+                ),
+                Panel(
                     title="Processes that are stopped or silent",
                     says="`headway status` names the pid.",
                     unit="short",
@@ -345,6 +352,54 @@ DEBUG = Board(
                     says="By rank 0.",
                     unit="Bps",
                     queries=[("rate(train_collective_sent_bytes_total[5m])", "{{op}}")],
+                ),
+            ),
+        ),
+        (
+            "Devices",
+            (
+                Panel(
+                    title="Devices: time with a kernel",
+                    says="Ours or the DCGM exporter's figures. Busy is not useful: model FLOPs utilisation says that.",
+                    unit="percentunit",
+                    queries=[
+                        ("train_device_utilization_ratio", "{{node}} {{device}}"),
+                        ("DCGM_FI_DEV_GPU_UTIL / 100", "{{Hostname}} {{gpu}}"),
+                    ],
+                ),
+                Panel(
+                    title="Devices: memory in use",
+                    says="Of the device, by all its processes.",
+                    unit="bytes",
+                    queries=[
+                        ("train_device_memory_used_bytes", "{{node}} {{device}}"),
+                        ("DCGM_FI_DEV_FB_USED * 1048576", "{{Hostname}} {{gpu}}"),
+                    ],
+                ),
+                Panel(
+                    title="Devices: power and heat",
+                    says="Watts, and degrees Celsius. Clocks are held back when either is at its limit.",
+                    unit="short",
+                    queries=[
+                        ("train_device_power_watts", "{{node}} {{device}} W"),
+                        ("train_device_temperature_celsius", "{{node}} {{device}} °C"),
+                        ("DCGM_FI_DEV_POWER_USAGE", "{{Hostname}} {{gpu}} W"),
+                        ("DCGM_FI_DEV_GPU_TEMP", "{{Hostname}} {{gpu}} °C"),
+                    ],
+                ),
+                Panel(
+                    title="Devices: errors and throttling",
+                    says="XID and uncorrected memory errors over an hour; 1 while clocks are held back.",
+                    unit="short",
+                    queries=[
+                        ("increase(train_device_xid_errors_total[1h])", "{{node}} {{device}} XID {{xid}}"),
+                        (
+                            'increase(train_device_ecc_errors_total{kind="uncorrected"}[1h])',
+                            "{{node}} {{device}} uncorrected",
+                        ),
+                        ("max by (node, device, why) (train_device_throttled)", "{{node}} {{device}} {{why}}"),
+                        ("DCGM_FI_DEV_XID_ERRORS", "{{Hostname}} {{gpu}} newest XID"),
+                    ],
                 ),
             ),
         ),

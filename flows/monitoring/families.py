@@ -127,6 +127,20 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "train_node_memory_available_bytes": _gauge("Memory that can be had without swapping.", "node"),
         "train_node_oom_kills_total": _counter("Processes that the kernel ended for want of memory.", "node"),
+        # Its NVIDIA devices, where it has any.
+        "train_node_devices_answer": _gauge("0: the driver did not answer in time.", "node"),
+        "train_device_info": _gauge("1: a device is there.", "node", "device", "uuid", "model"),
+        "train_device_utilization_ratio": _gauge("Share of the time that a kernel ran.", "node", "device"),
+        "train_device_memory_used_bytes": _gauge("Memory of the device in use.", "node", "device"),
+        "train_device_memory_size_bytes": _gauge("Memory that it has.", "node", "device"),
+        "train_device_temperature_celsius": _gauge("Of its chip.", "node", "device"),
+        "train_device_power_watts": _gauge("What it draws.", "node", "device"),
+        "train_device_energy_joules_total": _counter("What it drew since its driver started.", "node", "device"),
+        "train_device_throttled": _gauge("1: its clocks are held back.", "node", "device", "why"),
+        "train_device_ecc_errors_total": _counter("Errors of its memory, in its whole life.", "node", "device", "kind"),
+        "train_device_xid_errors_total": _counter(
+            "Critical errors that its driver reported since the exporter started.", "node", "device", "xid"
+        ),
     }
 )
 """By name: `train_*` of training, `headway_*` of what is kept in a workspace."""

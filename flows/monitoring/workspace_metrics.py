@@ -14,6 +14,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.flows.accounts.figures import TrainingFigures
 from headway.flows.accounts.kept_accounts import all_accounts, settle
 from headway.flows.config.profiles import PricesSpec
+from headway.flows.monitoring.devices import DeviceFigures
 from headway.flows.monitoring.live import LiveFlow, LiveFlows
 from headway.flows.monitoring.machine import fill_machine
 from headway.flows.monitoring.samples import Samples
@@ -35,6 +36,7 @@ class WorkspaceMetrics:
     def __init__(self, workspace: Workspace, prices: PricesSpec | None = None) -> None:
         self._workspace = workspace
         self._totals, self._live = Totals(prices or PricesSpec()), LiveFlows(workspace)
+        self._devices = DeviceFigures()
         self._looking = threading.Lock()
 
     def collect(self) -> Iterable[Metric]:
@@ -49,6 +51,7 @@ class WorkspaceMetrics:
                 _fill_retrain(samples, retrain, self._live.known[retrain.flow_run])
             _fill_kept(samples, read_kept(self._workspace))
             fill_machine(samples, self._workspace.local_root)
+            self._devices.fill(samples)
             samples.value("headway_status_timestamp_seconds", time.time())
             samples.value("headway_look_duration_seconds", time.perf_counter() - started)
             return samples.families()
