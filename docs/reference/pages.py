@@ -300,7 +300,10 @@ def variables_in_code() -> set[str]:
     found: set[str] = set()
     for package in PACKAGES:
         for path in (REPOSITORY / package).rglob("*.py"):
-            strings = (node.value for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Constant))
+            source = path.read_text()
+            if not VARIABLE.search(source):
+                continue  # most files; to parse is what takes time
+            strings = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
             found |= {text for text in strings if isinstance(text, str) and VARIABLE.fullmatch(text)}
     return found
 
