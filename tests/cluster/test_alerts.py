@@ -5,8 +5,12 @@ Only addresses, the interval of scrapes and that of later messages of a group ar
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+import os
+import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +22,7 @@ import pytest
 from prometheus_client.metrics_core import Metric
 
 from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.data_contracts.store.publication import Workspace
 from headway.flows.monitoring.alert_delivery import chosen, try_alertmanager
 from headway.flows.monitoring.exporter import Exporter
 from headway.flows.monitoring.samples import Samples
@@ -33,7 +38,10 @@ from tests.cluster.monitoring import (
     shipped,
 )
 from tests.cluster.prerequisites import why_no_monitoring
+from tests.e2e.conftest import flip_one_bit
+from tests.e2e.project import CHECKPOINT_EVERY_STEPS, MAX_STEPS, Project
 from tests.pages import HOME
+from tests.prefect_tables import new_prefect_home
 from tests.waiting import wait_until
 
 PAGE_WITHIN_S = 5.0
@@ -137,10 +145,39 @@ def alertmanager(receiver: Receiver, tmp_path: Path) -> Iterator[Daemon]:
         yield daemon
 
 
+class Seen:
+    """A real workspace's metrics, with the moment at which each word was first in them."""
+
+    def __init__(self, workspace: Path, *words: str) -> None:
+        self._metrics = WorkspaceMetrics(Workspace(str(workspace)))
+        self._words = words
+        self.shown_s: dict[str, float] = {}
+
+    def collect(self) -> list[Metric]:
+        found = list(self._metrics.collect())
+        shown = {
+            word
+            for word in self._words
+            for family in found
+            for sample in family.samples
+            if sample.value and word in (*sample.labels.values(),)
+        }
+        for word in shown:
+            self.shown_s.setdefault(word, time.monotonic())
+        return found
+
+
 @pytest.fixture
 def watched(alertmanager: Daemon, tmp_path: Path) -> Iterator[tuple[Watched, Daemon]]:
-    workspace, password = Watched(), "a-password"
-    folder = tmp_path / "prometheus"
+    workspace = Watched()
+    with scraped(workspace, alertmanager, tmp_path) as prometheus:
+        yield workspace, prometheus
+
+
+@contextlib.contextmanager
+def scraped(workspace: Watched | Seen, alertmanager: Daemon, tmp_path: Path) -> Iterator[Daemon]:
+    """A Prometheus that knows the workspace by the product's exporter, each second."""
+    password, folder = "a-password", tmp_path / "prometheus"
     with Exporter(("127.0.0.1", 0), cast(WorkspaceMetrics, workspace), f"headway:{password}") as exporter:
         threading.Thread(target=exporter.serve_forever, args=(0.05,), daemon=True).start()
         config = shipped("prometheus.yaml")
@@ -155,7 +192,7 @@ def watched(alertmanager: Daemon, tmp_path: Path) -> Iterator[tuple[Watched, Dae
         (tmp_path / "headway-password").write_text(password)
         with running_prometheus(folder, config) as prometheus:
             wait_until(lambda: _value(prometheus, "workspace:checkpoints_corrupt:total") == 0.0, what="a first look")
-            yield workspace, prometheus
+            yield prometheus
         exporter.shutdown()
 
 
@@ -229,6 +266,57 @@ def test_what_happens_reaches_a_person_as_one_page_with_its_runbook_and_its_end_
         "pages firing FailureCascade",
         "pages resolved FailureCascade",
     ]
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[Project]:
+    """A real retrain that trains for as long as the test takes."""
+    project = Project.create(tmp_path / "project", new_prefect_home(tmp_path / "prefect"))
+    project.edit("tiny.yaml", f"max_steps: {MAX_STEPS}", "max_steps: 1000000")
+    project.start("retrain", "tiny.yaml")
+    try:
+        wait_until(lambda: project.newest_step() > CHECKPOINT_EVERY_STEPS, what="a step", every_s=0.5)
+        yield project
+    finally:
+        project.clean_up()
+
+
+def test_a_rank_of_a_real_retrain_that_is_stopped_and_a_bit_of_its_checkpoint_that_flips_are_one_page_each(
+    training: Project,
+    alertmanager: Daemon,
+    receiver: Receiver,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    seen = Seen(training.workspace, "stopped", "corrupt")
+    with scraped(seen, alertmanager, tmp_path) as prometheus:
+        os.kill(rank := training.rank_pid(1), signal.SIGSTOP)
+        at_s, page = receiver.until("pages firing ProcessStopped")
+        os.kill(rank, signal.SIGCONT)
+        record_property("stopped_s", round(took_s := at_s - seen.shown_s["stopped"], 1))
+        assert took_s < PAGE_WITHIN_S * BUSY
+        assert [each["labels"]["role"] for each in page["alerts"]] == ["rank 1"]
+        _leads_somewhere(page)
+        receiver.until("pages resolved ProcessStopped")
+
+        # All of it dies, and the newest checkpoint rots before the next retrain goes on from it.
+        training.started[-1].kill()
+        wait_until(lambda: training.living() == [], what="all to end", every_s=0.2)
+        newest = max(path.parent for path in training.files("runs/*/checkpoints/step-*/manifest.json"))
+        flip_one_bit(max(newest.iterdir(), key=lambda path: path.stat().st_size), random.Random(0))
+        training.start("retrain", "tiny.yaml")
+        at_s, page = receiver.until("pages firing CheckpointCorrupt")
+        record_property("corrupt_s", round(took_s := at_s - seen.shown_s["corrupt"], 1))
+        assert took_s < PAGE_WITHIN_S * BUSY
+        _leads_somewhere(page)
+        # It goes on from an older one, and nobody is called for anything else.
+        wait_until(lambda: len(training.attempts()) > 1 and training.newest_step() > 0, what="a step", every_s=0.5)
+        _after_some_rounds(prometheus)
+        assert receiver.named() == [
+            "pages firing ProcessStopped",
+            "pages resolved ProcessStopped",
+            "pages firing CheckpointCorrupt",
+        ]
 
 
 def _leads_somewhere(page: dict[str, Any]) -> None:
