@@ -61,13 +61,15 @@ docs: $(INSTALLED)
 # 200 random kills, some minutes: every run must end with the undisturbed run's bits. Then 50 moves of the champion by
 # each of four writers on two hosts, in a folder and on S3, with MLflow's alias following them and without. Then every way
 # of ending a part of a run, ten times: nobody is left; the evidence is soak-faults.json. Then 50 kills, after each of
-# which the next attempt's ranks must meet, and 100 hangs and slow ranks, each of which must be named. Then the tests that
-# prove again what a shorter one of `make test` proves.
+# which the next attempt's ranks must meet, ten minutes with a fault a minute beside what Young and Daly predict of them,
+# and 100 hangs and slow ranks, each of which must be named. Then the tests that prove again what a shorter one of
+# `make test` proves.
 soak: $(INSTALLED)
 	$(BIN)/python -m tests.soak.kills --kills 200
 	HEADWAY_RACE_MOVES=50 $(BIN)/python -m pytest -q -m '' tests/tasks/registry/test_champion_race.py
 	$(BIN)/python -m tests.soak.orphans --times 10 --json soak-faults.json
 	$(BIN)/python -m tests.soak.orphans --times 50 --only connections --json soak-connections.json
+	$(BIN)/python -m tests.soak.ettr --out soak-ettr.json
 	$(BIN)/python -m tests.soak.hangs --times 100 --only hangs slow --json soak-hangs.json
 	$(BIN)/python -m pytest -q -m soak
 
