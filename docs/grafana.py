@@ -149,6 +149,21 @@ EXECUTIVE = Board(
                     queries=[("time() - headway_champion_since_timestamp_seconds", "{{model}}")],
                 ),
                 Panel(
+                    title="Data: drift beside what was accepted last",
+                    says="Population stability index by rule; above 0.25 a distribution has moved.",
+                    unit="short",
+                    queries=[(f"headway_contract_drift_psi{OF}", "{{pipeline}} {{rule}}")],
+                ),
+                Panel(
+                    title="Data: rules that do not hold",
+                    says="Of the newest data that were judged; critical ones refused them.",
+                    unit="short",
+                    queries=[
+                        (f"headway_contract_broken_rules{OF}", "{{pipeline}} {{rule_severity}}"),
+                        (f"headway_contract_quarantined_ratio{OF}", "{{pipeline}} left out"),
+                    ],
+                ),
+                Panel(
                     title="Registered versions",
                     says="A line that stays flat is a model that nobody renews.",
                     unit="short",

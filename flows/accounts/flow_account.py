@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, model_validator
 
 from headway.data_contracts.store.errors import RunBusy
+from headway.flows.accounts.data_figures import VERDICTS, DataFigures
 from headway.flows.accounts.figures import Amount, Count, Moment, Step, Text, TrainingFigures
 from headway.flows.accounts.goodput import Goodput, goodput_of
 from headway.flows.accounts.traces import COLUMNS, AttemptTrace, FlowTrace
@@ -76,6 +77,8 @@ class FlowAccount(BaseModel):
     requeues: dict[Text, Count]
     """Starts after the first, by who asked: `attempt` of a supervisor, `job` of a scheduler."""
     curve: StepCurve | None
+    data: DataFigures | None = None
+    """None: it came to no verdict on data."""
 
 
 def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Goodput | None) -> FlowAccount:
@@ -117,6 +120,7 @@ def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Good
         resumes=_counted("ok" if len(each.steps) else "failed" for each in attempts if _went_on(each)),
         requeues=_requeues(flow, attempts),
         curve=_curve(column) if len(steps) else None,
+        data=next(filter(None, map(DataFigures.of_event, reversed(list(flow.named(VERDICTS))))), None),
     )
 
 

@@ -279,6 +279,17 @@ TICKETS = (
         ),
     ),
     Alert(
+        name="DataOutOfLine",
+        severity="ticket",
+        group="days",
+        expr='headway_contract_broken_rules{rule_severity="warning"} > 0',
+        summary="{{ $labels.pipeline }}: {{ $value | printf `%.0f` }} warning rules do not hold over the newest data.",
+        description=(
+            "The retrain went on, for these rules only warn: a distribution moved, or values are unusual. Run `headway "
+            "report week` to see which, decide whether the world or the data changed, and mend the data or the rule."
+        ),
+    ),
+    Alert(
         name="ManyInterruptions",
         severity="ticket",
         group="days",

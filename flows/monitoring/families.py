@@ -109,6 +109,15 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             "owner",
             "job_class",
         ),
+        "headway_contract_broken_rules": _gauge(
+            "Rules that did not hold over the newest data that were judged.", "pipeline", "rule_severity"
+        ),
+        "headway_contract_quarantined_ratio": _gauge("Of their rows those that were left out.", "pipeline"),
+        "headway_contract_drift_psi": _gauge(
+            "Population stability index of a column beside the last accepted data; above 0.25 is a shift.",
+            "pipeline",
+            "rule",
+        ),
         "headway_pipeline_held": _gauge("1: a person holds it.", "pipeline"),
         "headway_retrain_asked_timestamp_seconds": _gauge("Asked for, and none has finished.", "pipeline"),
         "headway_windows_cut": _gauge("Windows in a row that closed too soon.", "pipeline"),

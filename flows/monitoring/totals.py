@@ -8,6 +8,7 @@ from typing import get_args
 
 from headway.data_contracts.store.errors import Cause
 from headway.flows.accounts.cost import costs
+from headway.flows.accounts.data_figures import DataFigures
 from headway.flows.accounts.figures import Histogram, TrainingFigures, take_into
 from headway.flows.accounts.flow_account import FlowAccount
 from headway.flows.accounts.goodput import STATES, State, added
@@ -32,6 +33,8 @@ class Totals:
         """By pipeline, job class, outcome and cause."""
         self._newest: dict[str, FlowAccount] = {}
         """Of each pipeline."""
+        self._data: dict[str, tuple[float, DataFigures]] = {}
+        """Of each pipeline, when its newest flow run that judged data ended, and what it found."""
         self._durations_s: dict[tuple[str, str], Histogram] = {}
         self._seconds: dict[State, float] = {}
         self._device_seconds: dict[State, float] = {}
@@ -50,6 +53,8 @@ class Totals:
         newest = self._newest.get(account.pipeline)
         if newest is None or account.end_unix_s > newest.end_unix_s:
             self._newest[account.pipeline] = account
+        if account.data is not None and account.end_unix_s > self._data.get(account.pipeline, (0.0, None))[0]:
+            self._data[account.pipeline] = (account.end_unix_s, account.data)
         of = (account.pipeline, account.outcome)
         self._durations_s.setdefault(of, Histogram.empty("run")).take(account.end_unix_s - account.begin_unix_s)
         goodput = account.goodput
@@ -99,6 +104,8 @@ class Totals:
             samples.value("train_requeues_total", self._requeues[reason], reason=reason)
         for stage, histogram in self._recoveries_s.items():
             samples.histogram("train_recovery_duration_seconds", histogram, stage=stage)
+        for pipeline, (_, data) in sorted(self._data.items()):
+            _fill_data(samples, pipeline, data)
         figures = deepcopy(self._figures)
         figures.add(live)
         _fill_training(samples, figures)
@@ -117,6 +124,14 @@ class Totals:
             samples.histogram("train_run_duration_seconds", histogram, pipeline=pipeline, outcome=outcome)
         for pipeline, (_, ratio) in sorted(self._ettr.items()):
             samples.value("train_run_ettr_ratio", ratio, pipeline=pipeline)
+
+
+def _fill_data(samples: Samples, pipeline: str, data: DataFigures) -> None:
+    for severity, number in data.num_broken.items():
+        samples.value("headway_contract_broken_rules", number, pipeline=pipeline, rule_severity=severity)
+    samples.value("headway_contract_quarantined_ratio", data.quarantined_ratio, pipeline=pipeline)
+    for rule, index in data.drift.items():
+        samples.value("headway_contract_drift_psi", index, pipeline=pipeline, rule=rule)
 
 
 def _fill_training(samples: Samples, figures: TrainingFigures) -> None:

@@ -21,6 +21,7 @@ from headway.data_contracts.store.errors import ConfigError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import count, length, moment
 from headway.flows.accounts.cost import JOULES_PER_KWH, OVERHEAD, PRODUCTIVE, CostLine, CostLines
+from headway.flows.accounts.data_figures import DataFigures
 from headway.flows.accounts.figures import WHOLE
 from headway.flows.accounts.flow_account import FlowAccount
 from headway.flows.accounts.kept_accounts import all_accounts, settle
@@ -83,6 +84,13 @@ class HostSteps(BaseModel):
     ratio: float
 
 
+class JudgedData(BaseModel):
+    pipeline: str
+    judged_unix_s: float
+    """When the flow run ended."""
+    figures: DataFigures
+
+
 class ReportedMove(BaseModel):
     model: str
     entry: HistoryEntry
@@ -108,6 +116,8 @@ class PeriodReport(BaseModel):
     moves: list[ReportedMove]
     hosts: list[HostSteps]
     """The slowest first."""
+    data: list[JudgedData]
+    """Of each pipeline, the newest that were judged."""
     kept: KeptStatus
     """Today, whatever the period."""
     decide: list[str]
@@ -180,6 +190,7 @@ def read_period(
         device_hours=collected.device_hours(),
         moves=list(_moves(workspace, kept, begin.isoformat(), end.isoformat())),
         hosts=slow_hosts(collected.steps),
+        data=[collected.data[pipeline] for pipeline in sorted(collected.data)],
         kept=kept,
         decide=[],
     )
@@ -194,6 +205,7 @@ class _Collected:
         self._by_device: dict[str, CostLines] = defaultdict(lambda: CostLines("pipeline", prices))
         self.failed: list[FailedFlowRun] = []
         self.steps: dict[tuple[str, str], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+        self.data: dict[str, JudgedData] = {}
 
     def take(self, account: FlowAccount) -> None:
         if account.outcome in ("failed", "lost"):
@@ -209,6 +221,11 @@ class _Collected:
             )
         for lines in (self.by_pipeline, self.by_cause, self._by_device[_device(account)]):
             lines.take(account)
+        known = self.data.get(account.pipeline)
+        if account.data is not None and (known is None or account.end_unix_s > known.judged_unix_s):
+            self.data[account.pipeline] = JudgedData(
+                pipeline=account.pipeline, judged_unix_s=account.end_unix_s, figures=account.data
+            )
         steps = account.figures.steps
         if WHOLE in steps.durations_s:
             num_steps, sum_s = self.steps[account.pipeline, account.host]
@@ -312,6 +329,13 @@ def _decide(report: PeriodReport, now_unix_s: float) -> Iterator[str]:
         if line.name not in (PRODUCTIVE, OVERHEAD) and paid and line.device_hours / paid > MOST_WASTE:
             part = _percent(line.device_hours / paid)
             yield f"Recoveries from {line.name or 'unknown'} took {part} of what was paid for."
+    for each in report.data:
+        if warned := each.figures.broken.get("warning"):
+            number = each.figures.num_broken.get("warning", len(warned))
+            yield (
+                f"{each.pipeline}: {count(number, 'rule')} of its contract warned of the newest data, first "
+                f"{warned[0]}. Mend the data, or the rule."
+            )
     for slow in report.hosts[:3]:
         yield f"{slow.host} takes {slow.ratio:.2f} times as long for a step of {slow.pipeline} as the fastest host."
 
@@ -347,6 +371,7 @@ def written(report: PeriodReport, *, has_prices: bool) -> WrittenReport:
             Section("To decide", points=report.decide),
             _trends(report, has_prices=has_prices),
             _failures(report),
+            _data(report),
             _spent(report, has_prices=has_prices),
             _champions(report),
             _machines(report),
@@ -409,6 +434,28 @@ def _spent(report: PeriodReport, *, has_prices: bool) -> Section:
     ]
     words = [f"Recoveries took, by cause: {', '.join(wasted)}."] if wasted else []
     return Section("What it took", paragraphs=words, table=Table(titles, rows))
+
+
+def _data(report: PeriodReport) -> Section:
+    rows = []
+    for each in report.data:
+        figures = each.figures
+        broken = [f"{severity} {number:,}" for severity, number in figures.num_broken.items() if number]
+        named = list(figures.drift)[:1]
+        most = f"{named[0]} {figures.drift[named[0]]:.2f}" if named else "not measured"
+        rows.append(
+            (
+                each.pipeline,
+                moment(each.judged_unix_s),
+                f"{figures.num_rows:,}",
+                _percent(figures.quarantined_ratio),
+                ", ".join(broken) or "none",
+                most,
+            )
+        )
+    titles = ("pipeline", "judged, UTC", "rows", "left out", "rules that do not hold", "largest drift (PSI)")
+    words = [] if rows else ["No contract was asked."]
+    return Section("Data", paragraphs=words, table=Table(titles, rows))
 
 
 def _champions(report: PeriodReport) -> Section:

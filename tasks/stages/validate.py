@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import tempfile
 import time
 from importlib.metadata import version
@@ -45,6 +46,10 @@ CODE = (
     "headway.data_contracts.report.validation_report",
 )
 LIBRARIES = ("duckdb", "great-expectations", "pyarrow")
+PSI = ".psi"
+"""How a receipt names the population stability index of a rule."""
+MOST_RECORDED = 20
+"""Rules that an event names: a contract may have thousands."""
 
 
 def validate_inputs(context: RunContext, contract_file: str, snapshot: Link, shards: ShardSpec) -> dict[str, object]:
@@ -94,6 +99,7 @@ def validate(
     # The clock is no input of a receipt: the same one may pass today and be too old tomorrow.
     now_unix_s = time.time()
     fresh = evaluate_freshness(receipt.freshness, now_unix_s)
+    _record_verdicts(context, receipt, fresh)
     show_table(
         artifact_key(context.pipeline, "contract"),
         _rows((*receipt.verdicts, *fresh)),
@@ -145,6 +151,24 @@ def label_leaks(receipt: ContractReceipt) -> dict[str, str]:
     advice = {LABEL_LEAK: LEAK_ADVICE, LIKELY_LEAK: LIKELY_LEAK_ADVICE}
     found = (receipt.verdict(rule_id) for rule_id in advice)
     return {each.observed: advice[each.rule_id] for each in found if each is not None and not each.passed}
+
+
+def _record_verdicts(context: RunContext, receipt: ContractReceipt, fresh: tuple[ExpectationVerdict, ...]) -> None:
+    """For metrics and reports, whether the receipt was made or found, and before a violation ends the flow run."""
+    broken: dict[str, list[str]] = {"critical": [], "warning": [], "info": []}
+    for verdict in (*receipt.verdicts, *fresh):
+        if not verdict.passed:
+            broken[verdict.severity].append(verdict.rule_id)
+    drift = {name.removesuffix(PSI): value for name, value in receipt.metrics.items() if name.endswith(PSI)}
+    largest = sorted(drift.items(), key=lambda each: -each[1])[:MOST_RECORDED]
+    context.ledger.event(
+        "validate.verdicts",
+        num_rows=receipt.num_rows,
+        num_quarantined=receipt.num_quarantined,
+        num_broken={severity: len(rules) for severity, rules in broken.items()},
+        broken={severity: rules[:MOST_RECORDED] for severity, rules in broken.items()},
+        drift={rule: value for rule, value in largest if math.isfinite(value)},
+    )
 
 
 def receipt_of(context: RunContext, contract_file: str, source: SourceSpec, snapshot: Link, shards: ShardSpec) -> Link:

@@ -378,6 +378,18 @@ CASES = {
     "contended by others, while nothing trains": Case(
         series={'train_node_pressure_seconds_total{node="host", resource="cpu", share="some"}': "0+54x{n}"}, at_s=3000
     ),
+    "a rule that warns": Case(
+        series={'headway_contract_broken_rules{pipeline="p", rule_severity="warning"}': after(3, 2)},
+        at_s=600,
+        fires="~DataOutOfLine",
+    ),
+    "a rule that informs, and one that refused": Case(
+        series={
+            'headway_contract_broken_rules{pipeline="p", rule_severity="info"}': "2+0x{n}",
+            'headway_contract_broken_rules{pipeline="p", rule_severity="critical"}': "2+0x{n}",
+        },
+        at_s=600,
+    ),
     "a dear day": Case(
         series={COST: "0+5x431 2155+12x{n}"}, at_s=int(9.5 * DAY_S), step_s=1800, fires="~CostOutOfLine"
     ),

@@ -66,6 +66,10 @@ EVENTS: Mapping[str, Declared] = {
     "validate.table": _span("Rows are brought into the form that is checked."),
     "validate.expectations": _span("The contract is evaluated.", "known_files"),
     "validate.report": _span("The contract's page is written."),
+    "validate.verdicts": _at(
+        "What the contract says of the data: rows kept and left out, rules that do not hold, drift.",
+        "num_rows num_quarantined num_broken broken drift",
+    ),
     "validate.label_leak": _at("A column tells the label.", "message"),
     "validate.accepted_unreadable": _at("What was accepted before cannot be read.", "message"),
     "fit.sample": _at("The encoder is fitted on a sample.", "message"),

@@ -40,6 +40,7 @@ class Life:
         process: Mapping[str, Any] = MappingProxyType({}),
         has_run: bool = True,
         more_runs: Sequence[str] = (),
+        verdicts: Mapping[str, Any] | None = None,
     ) -> None:
         """Args:
         end_s: None: it was killed, or goes on.
@@ -47,6 +48,7 @@ class Life:
         process: host, pid and start of a flow that goes on.
         has_run: whether it came to the run.
         more_runs: that it is at, too, as trials are.
+        verdicts: what the contract said of its data.
         """
         ledger = Ledger(ledger_spool(self.workspace, name), process="flow", flow_run=name)
         begin = {"pipeline": "p", "started_unix_s": begin_s, **process}
@@ -56,6 +58,8 @@ class Life:
             _write(ledger, {"event": "run.folder", "unix_s": begin_s, "path": str(self.run_dir)})
         for run in more_runs:
             _write(ledger, {"event": "run.named", "unix_s": begin_s, "run": run + "0" * 48})
+        if verdicts is not None:
+            _write(ledger, {"event": "validate.verdicts", "unix_s": begin_s, **verdicts})
         for span in spans:
             _write(ledger, _span(*span))
         if stop:
@@ -127,3 +131,14 @@ def _write(ledger: Ledger, event: Event) -> None:
 
 def numbered(first: int, last: int, begin_s: float) -> list[tuple[int, float]]:
     return [(step, begin_s + step - first) for step in range(first, last + 1)]
+
+
+def verdicts(*warned: str, quarantined: int = 0, **drift: float) -> dict[str, Any]:
+    """Of 100 rows; rules that warned, and drift by rule."""
+    return {
+        "num_rows": 100 - quarantined,
+        "num_quarantined": quarantined,
+        "num_broken": {"critical": 0, "warning": len(warned), "info": 0},
+        "broken": {"critical": [], "warning": list(warned), "info": []},
+        "drift": drift,
+    }

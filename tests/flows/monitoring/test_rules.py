@@ -12,6 +12,7 @@ import pytest
 import typer.main
 import yaml
 
+from headway.data_contracts.store.documents import Severity
 from headway.data_contracts.store.errors import Cause
 from headway.flows.accounts.goodput import STATES
 from headway.flows.accounts.objectives import OBJECTIVES
@@ -40,6 +41,7 @@ KNOWN_VALUES = {
     "share": {"some", "full"},
     "job": {"headway"},
     "job_class": set(get_args(JobClass)),
+    "rule_severity": set(get_args(Severity)),
 }
 BY_NAME = {alert.name: alert for alert in ALERTS}
 

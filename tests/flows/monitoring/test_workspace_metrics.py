@@ -26,7 +26,7 @@ from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
 from headway.tasks.ownership.pipeline_history import FailedRetrain, record_failure
 from headway.training.launch.base.failure import Failure
 from headway.training.observe.ledger import Ledger
-from tests.flows.accounts.lives import LOST, Life, numbered
+from tests.flows.accounts.lives import LOST, Life, numbered, verdicts
 
 Value = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -88,6 +88,20 @@ def test_owner_and_job_class_are_those_of_a_pipeline_s_newest_retrain(life: Life
     assert classes == {"standard", "critical", "experiment"}
     life.flow("goes on", 70.0, None, process={**here, "owner": "speech", "job_class": "standard"}, has_run=False)
     assert value(values(metrics), "headway_pipeline_info", pipeline="p", owner="speech", job_class="standard") == 1
+
+
+def test_what_the_contract_said_is_of_the_newest_data_that_were_judged(life: Life) -> None:
+    life.flow("new", 50.0, 60.0, has_run=False, verdicts=verdicts("age-drifts", quarantined=5, age=0.4))
+    life.flow("old", 0.0, 10.0, has_run=False, verdicts=verdicts())
+    life.flow("found nothing out", 70.0, 80.0, has_run=False)
+    life.flow("odd", 90.0, 95.0, has_run=False, verdicts={"num_rows": "many"})
+    found = values(WorkspaceMetrics(life.workspace))
+    broken = {severity: value(found, "headway_contract_broken_rules", pipeline="p", rule_severity=severity)
+              for severity in ("critical", "warning", "info")}  # fmt: skip
+    assert broken == {"critical": 0, "warning": 1, "info": 0}
+    assert value(found, "headway_contract_quarantined_ratio", pipeline="p") == 0.05
+    assert value(found, "headway_contract_drift_psi", pipeline="p", rule="age") == 0.4
+    assert value(found, "train_runs_total", pipeline="p", job_class="standard", outcome="succeeded", cause="") == 4
 
 
 def test_figures_of_what_is_over_are_those_of_the_accounts(life: Life) -> None:

@@ -15,7 +15,7 @@ from headway.flows.show.period_report import Period, PeriodReport, bounds, day, 
 from headway.tasks.ownership.pipeline_history import FailedRetrain, record_failure
 from headway.tasks.prove.scrub import scrub
 from headway.training.launch.base.failure import Failure
-from tests.flows.accounts.lives import LOST, Life, numbered
+from tests.flows.accounts.lives import LOST, Life, numbered, verdicts
 from tests.tasks.past_work import Maker
 
 PRICES = PricesSpec(device_hour_usd={"any": 36.0}, device_watts={"any": 360.0})
@@ -115,6 +115,22 @@ def test_what_is_to_be_decided_begins_with_what_is_lost(life: Life) -> None:
     assert first.startswith(weights) and "damaged" in first
     assert second.startswith("p: its newest retrain failed (infrastructure)")
     assert written(at(life), has_prices=False).state == "bad"
+
+
+def test_what_contracts_said_of_the_newest_data_is_shown_and_warnings_are_to_be_decided(life: Life) -> None:
+    life.flow("old", NOON_S, NOON_S + 10.0, has_run=False, verdicts=verdicts())
+    said = verdicts("age-drifts", HOSTILE, quarantined=2, age=0.31, size=0.1)
+    life.flow("new", NOON_S + 60.0, NOON_S + 70.0, has_run=False, verdicts=said)
+    life.flow("q", NOON_S, NOON_S + 10.0, has_run=False, process={"pipeline": "q"}, verdicts=verdicts())
+    found = at(life)
+    assert [each.pipeline for each in found.data] == ["p", "q"]
+    (decide,) = found.decide
+    assert decide.startswith("p: 2 rules of its contract warned of the newest data, first age-drifts.")
+    notes = to_markdown(written(found, has_prices=False))
+    row = next(line for line in notes.splitlines() if line.startswith("| p |") and "age" in line)
+    for text in ("98", "2.0 %", "warning 2", "age 0.31"):
+        assert text in row
+    assert at(life, of="2026-11-02").data == []
 
 
 def test_a_slow_host_is_named_beside_the_fastest_of_its_pipeline_and_few_steps_say_nothing() -> None:

@@ -28,6 +28,7 @@ from headway.tasks.rows.source_rows import source_rows
 from headway.tasks.stages import validate as gate
 from headway.tasks.stages.snapshot import take
 from headway.training.config.shards import ShardSpec
+from headway.training.observe.ledger import read_events
 
 CONTRACT = """
 name: events
@@ -102,6 +103,31 @@ def test_the_same_data_find_their_receipt_again_though_they_were_accepted_meanwh
     assert load(context.workspace, second).baseline == first
     assert validate() == second
     assert accepted(context) == [first.sha256, second.sha256]
+
+
+def test_what_the_contract_says_is_recorded_for_metrics_also_of_a_receipt_that_is_found_and_before_a_refusal(
+    context: RunContext, validate: Validate
+) -> None:
+    say(
+        context,
+        CONTRACT
+        + "rules: [{id: small, column: id, max: 50, severity: warning}]\n"
+        + "drift: [{id: ids, columns: [id], max_psi: 0.2, severity: warning}]\n",
+    )
+    write(context, 100)
+    validate()
+    write(context, 100, start=1000)
+    validate()
+    validate()
+    write(context, 100, age_s=100 * 3600)
+    with pytest.raises(ContractViolation):
+        validate()
+    events = [each for each in read_events(context.base / "ledger.jsonl") if each["event"] == "validate.verdicts"]
+    first, shifted, found, old = events
+    assert first["num_broken"] == {"critical": 0, "warning": 1, "info": 0} and first["broken"]["warning"] == ["small"]
+    assert shifted["broken"]["warning"] == ["small", "ids"] and shifted["drift"]["ids"] > 0.25
+    assert {**shifted, "unix_s": 0} == {**found, "unix_s": 0}
+    assert old["broken"]["critical"] == ["fresh"] and old["num_rows"] == 100
 
 
 def test_what_is_refused_is_no_baseline(context: RunContext, validate: Validate) -> None:
