@@ -174,6 +174,12 @@ def accounts_of(workspace: Workspace, run: str) -> Sequence[FlowAccount]:
     return _newest_life(flows)
 
 
+def unfinished_life(workspace: Workspace, run: str) -> Sequence[FlowAccount]:
+    """Kept accounts of a run that has not been registered yet, oldest first; what comes after that is another life."""
+    lived = _newest_life(_kept_of(workspace, run))
+    return () if not lived or lived[-1].has_registered else lived
+
+
 def _kept_of(workspace: Workspace, run: str) -> list[FlowAccount]:
     """Oldest first."""
     names = workspace.names(f"{FOLDER}/{run}")
