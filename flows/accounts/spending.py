@@ -32,6 +32,19 @@ NVIDIA = Path("/proc/driver/nvidia/gpus")
 _MODEL = re.compile(r"^Model:\s*(\S.*?)\s*$", re.MULTILINE)
 
 
+class Bound(NamedTuple):
+    """One that holds."""
+
+    name: str
+    """Its key."""
+    usd: float
+    spent_usd: float
+    month: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.usd:,.2f}{f' in {self.month}' if self.month else ''}"
+
+
 class Left(NamedTuple):
     """Of the bound that is reached first."""
 
@@ -91,32 +104,34 @@ class BoundSpending:
         """What may still be spent for a run.
 
         Args:
-            run: its id; empty: none yet, so that only the month bounds it.
+            run: its id; empty: none yet, or a new one.
             is_exact: also where enough is left; otherwise what this flow run waited for in queues counts as paid.
         """
-        known = list(self._before_this(run))
+        bounds = self.bounds(run)
         own_usd = max(time.time() - self.started_unix_s, 0.0) * self.usd_per_s
         # The ledgers of long training take their time to read, and mostly the clock says that enough is left.
-        if known and (is_exact or min(usd for usd, _ in known) <= own_usd):
+        if bounds and (is_exact or min(bound.usd - bound.spent_usd for bound in bounds) <= own_usd):
             own_usd = self._own_usd()
-        found = [Left(usd - own_usd, bound) for usd, bound in known]
+        found = [Left(bound.usd - bound.spent_usd - own_usd, str(bound)) for bound in bounds]
         return min(found, default=Left(math.inf, ""))
 
-    def _before_this(self, run: str) -> Iterator[tuple[float, str]]:
-        """What each bound leaves to this flow run, and its words."""
-        if self.spec.usd_per_run is not None and run and self.is_one_run:
-            before_usd = self._usd(self._life(run))
-            yield self.spec.usd_per_run - before_usd, f"usd_per_run: {self.spec.usd_per_run:,.2f}"
+    def bounds(self, run: str) -> list[Bound]:
+        """Those that hold for a run, and what was spent of each before this flow run."""
+        found = []
+        if self.spec.usd_per_run is not None and self.is_one_run:
+            found.append(Bound("usd_per_run", self.spec.usd_per_run, self._usd(self._life(run))))
         if self.spec.usd_per_month is not None:
             month = month_of(self.started_unix_s)
             if self._month_usd is None:
                 others = of_month(self.workspace, self.pipeline, month)
                 self._month_usd = self._usd(account for account in others if account.flow_run != self.flow_run)
-            words = f"usd_per_month: {self.spec.usd_per_month:,.2f} in {month}"
-            yield self.spec.usd_per_month - self._month_usd, words
+            found.append(Bound("usd_per_month", self.spec.usd_per_month, self._month_usd, month))
+        return found
 
     def _life(self, run: str) -> Sequence[FlowAccount]:
         """Flow runs of a run before this one."""
+        if not run:
+            return ()
         if run not in self._lives:
             settle(self.workspace)
             life = unfinished_life(self.workspace, run)
@@ -125,7 +140,7 @@ class BoundSpending:
 
     def _start_usd(self, run: str) -> float:
         """What it cost the last time until its first step: less would buy none."""
-        trained = [each.goodput for each in self._life(run) if each.goodput.num_attempts] if run else []
+        trained = [each.goodput for each in self._life(run) if each.goodput.num_attempts]
         if not trained:
             return 0.0
         newest = trained[-1]
@@ -186,9 +201,14 @@ def expected_kind(workspace: Workspace, pipeline: str, *, is_here: bool) -> str:
     """
     if is_here:
         return kind_here()
-    trained = (each for each in all_accounts(workspace) if each.pipeline == pipeline and each.figures.steps.num_steps)
-    newest = max(trained, key=lambda account: account.begin_unix_s, default=None)
+    newest = newest_trained(workspace, pipeline)
     return "" if newest is None else newest.device
+
+
+def newest_trained(workspace: Workspace, pipeline: str) -> FlowAccount | None:
+    """The account of a pipeline's newest flow run that came to a new step; None where none has."""
+    trained = (each for each in all_accounts(workspace) if each.pipeline == pipeline and each.goodput.num_steps)
+    return max(trained, key=lambda account: account.begin_unix_s, default=None)
 
 
 def kind_here() -> str:

@@ -148,6 +148,8 @@ class LaunchOutlook(Outlook):
     """The registered model that training would start from."""
     rank_memory_bytes: int | None = Field(default=None, exclude=True)
     """By this pipeline's run that finished last: its checkpoint's tensors, and gradients the size of its weights."""
+    run: Link | None = Field(default=None, exclude=True)
+    """What would be trained, or is; None while nobody can know."""
 
 
 def outlook(context: RunContext, training: TrainingSpec, manifest: Link | None) -> LaunchOutlook:
@@ -162,7 +164,7 @@ def outlook(context: RunContext, training: TrainingSpec, manifest: Link | None) 
     workspace, start = context.workspace, _start_today(context, training)
     last = newest_record_of(workspace, context.pipeline, "launch")
     memory_bytes = None if last is None else _rank_memory_bytes(context, last.document)
-    seen, steps = would_run(context, "launch"), []
+    seen, steps, link = would_run(context, "launch"), [], None
     if manifest is not None:
         training = training.for_rows(num_training_rows(context, manifest))
         settled = describe_run(context, training, manifest)
@@ -175,7 +177,7 @@ def outlook(context: RunContext, training: TrainingSpec, manifest: Link | None) 
             steps = sorted(workspace.names(f"{run_folder(link)}/checkpoints"))
     if seen.document is None and training.max_epochs is None:
         seen = _by_the_step(seen, last, training.max_steps, steps[-1] if steps else None)
-    return LaunchOutlook(**dict(seen), start=start, rank_memory_bytes=memory_bytes)
+    return LaunchOutlook(**dict(seen), start=start, rank_memory_bytes=memory_bytes, run=link)
 
 
 def _start_today(context: RunContext, training: TrainingSpec) -> str | None:
