@@ -154,6 +154,7 @@ def life_in(lived: Sequence[FlowAccount]) -> Life:
         pipeline=lived[0].pipeline,
         is_over=lived[-1].has_registered,
         flows=[flow.goodput for flow in lived],
+        steps_per_epoch=lived[-1].steps_per_epoch,
     )
 
 

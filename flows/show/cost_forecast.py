@@ -14,7 +14,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import count
 from headway.flows.accounts.cost import HOUR_S
 from headway.flows.accounts.flow_account import FlowAccount
-from headway.flows.accounts.goodput import FORWARD, State
+from headway.flows.accounts.goodput import OF_STEPS
 from headway.flows.accounts.spending import STARTING, Bound, BoundSpending, expected_kind, newest_trained
 from headway.flows.config.cost_bound import known_prices
 from headway.flows.config.pipeline_spec import PipelineSpec
@@ -22,8 +22,6 @@ from headway.flows.config.profiles import PricesSpec
 from headway.flows.console.environment import project_folder
 from headway.tasks.core.outlook import Outlook
 from headway.tasks.core.stage_records import STAGES
-
-STEPPING: Sequence[State] = (*FORWARD, "checkpoint_stall")
 
 
 class BoundForecast(BaseModel):
@@ -115,7 +113,7 @@ def _training(launch: Outlook, max_steps: int | None, trained: FlowAccount | Non
         from_step=from_step,
         num_steps=max(max_steps - from_step, 0),
         start_s=sum(parts_s.get(state, 0.0) for state in STARTING) / max(goodput.num_attempts, 1),
-        step_s=sum(parts_s.get(state, 0.0) for state in STEPPING) / goodput.num_steps,
+        step_s=sum(parts_s.get(state, 0.0) for state in OF_STEPS) / goodput.num_steps,
     )
 
 

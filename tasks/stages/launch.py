@@ -43,7 +43,14 @@ from headway.training.config.optimizer import learning_rate_line
 from headway.training.config.recipe_specs import GradientBoostingSpec
 from headway.training.config.shapes import TokenShape
 from headway.training.config.shards import TRAIN
-from headway.training.config.training_spec import TrainingSpec, batch_line, can_share, length_line, targets_of
+from headway.training.config.training_spec import (
+    TrainingSpec,
+    batch_line,
+    can_share,
+    length_line,
+    steps_per_epoch,
+    targets_of,
+)
 from headway.training.engine.run_documents import data_shape, mixed_manifests
 from headway.training.frozen.code_archive import freeze_code, freeze_environment
 from headway.training.frozen.recipe_check import may_name_matrices
@@ -301,9 +308,10 @@ def watched_training(
         run_dir = workspace.local_path(run_folder(run.link))
         make_folder(run_dir)
         steps = step_facts(context, run, training)
-        bounds = {"max_attempts": spec.max_attempts, **steps}
-        context.ledger.event("run.folder", run=run.sha256, path=str(run_dir), **bounds)
         num_rows = num_training_rows(context, run.manifest)
+        epoch = {} if (per_epoch := steps_per_epoch(training, num_rows)) is None else {"steps_per_epoch": per_epoch}
+        bounds = {"max_attempts": spec.max_attempts, **steps, **epoch}
+        context.ledger.event("run.folder", run=run.sha256, path=str(run_dir), **bounds)
         lines = training_lines(context, training, spec, _context_tokens(context, run), num_rows)
         context.ledger.event("batch", message=lines.batch)
         context.ledger.event("length", message=lines.length)
