@@ -117,7 +117,7 @@ def test_every_automation_of_a_deployment_has_a_line_of_what_to_do_and_no_other(
     _, table = page.split("| automation | what it means |")
     rows = re.findall(r"^\| ([^|]+) \|((?: [^|]+ \|){4})$", table.partition("\n\n")[0], re.MULTILINE)
     assert sorted(name for name, _ in rows if name != "---") == sorted(names)
-    assert len(names) == 7
+    assert len(names) == 8
 
 
 def test_every_exit_code_of_an_error_says_what_to_do_first() -> None:

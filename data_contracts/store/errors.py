@@ -44,8 +44,9 @@ Cause = Literal[
     "infrastructure",
 ]
 
-StopReason = Literal["requested", "window closed", "budget spent"]
-"""Why a run ends before its last step and may go on: somebody wanted it, or its time is over, or what it may cost."""
+StopReason = Literal["requested", "window closed", "budget spent", "cost bound reached"]
+"""Why a run ends before its last step and may go on: somebody wanted it, its window or its own time is over, or it has
+cost what it may."""
 
 EXIT_DEFECT = 70
 EXIT_HUNG_UP = 129
@@ -240,11 +241,26 @@ class RunStopped(HeadwayError):
         super().__init__(what, where=where, advice=advice)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_stopped, (self.what, self.where, self.advice, self.reason)
+        return _rebuild_stopped, (type(self), self.what, self.where, self.advice, self.reason)
 
 
-def _rebuild_stopped(what: str, where: str, advice: str, reason: StopReason | None) -> RunStopped:
-    return RunStopped(what, where=where, advice=advice, reason=reason)
+def _rebuild_stopped(
+    kind: type[RunStopped], what: str, where: str, advice: str, reason: StopReason | None
+) -> RunStopped:
+    return kind(what, where=where, advice=advice, reason=reason)
+
+
+class CostBoundReached(RunStopped):
+    """Ended in good order, and not continued before `cost_bound` is raised or its month is over."""
+
+    # Of its own: a script that runs a stopped retrain again at once would be refused for ever.
+    exit_code = 79
+
+
+def stop_error(what: str, *, where: str = "", advice: str = "", reason: StopReason | None) -> RunStopped:
+    """The error of a stop, by its reason."""
+    kind = CostBoundReached if reason == "cost bound reached" else RunStopped
+    return kind(what, where=where, advice=advice, reason=reason)
 
 
 class OutsideWindow(HeadwayError):

@@ -36,6 +36,7 @@ STATES = {
     "AwaitingApproval": "The model passed everything but a person's approval.",
     "Stopped": "A person, or the run's own bound, stopped it; a checkpoint is kept.",
     "WindowClosed": "Its window closed; the next one resumes it.",
+    "CostBoundReached": "It, or its pipeline in this month, has cost what it may; raised, or next month, it continues.",
     "Starving": "Too many windows in a row closed before it was finished.",
     "Held": "A person holds the pipeline.",
     "Infrastructure": "Machines or servers were missing; a trigger asks for it again.",
@@ -58,6 +59,7 @@ SET_BY_PEOPLE = {
     "HEADWAY_WORKSPACE": "Folder or URI of the workspace; else `workspace` in the project's folder.",
     "HEADWAY_PREFECT_RECORDS": "`1`: a retrain without a configured server starts one, and is on record in Prefect.",
     "HEADWAY_LOCAL": "Where work in progress of a workspace in object storage lies; else the user's cache folder.",
+    "HEADWAY_PROFILE": "Profile whose prices `cost_bound` goes by, set by `headway deploy`; else the only priced one.",
     "HEADWAY_LIMITS": "Prefix of the concurrency limits that count devices; `headway deploy` sets it.",
     "HEADWAY_MLFLOW_AUTH_STRING": "`user:password` of MLflow's server with `--app-name headway`.",
     "HEADWAY_LOG_FORMAT": "`json`: lines of ranks are written as JSON, too; `text` without it.",
@@ -89,6 +91,7 @@ FIRST_STEPS = (
     ("8", "Put right the workspace, disk, port, server or machine that is named."),
     ("10", "Read which tensors, figures and first step differ: another library, processor or number of threads?"),
     ("70", "Report it with the file that the message names."),
+    ("79", "It has cost what it may: raise `cost_bound`, or wait for the next month. Another try before is refused."),
     ("75, 77", "Nothing: it was stopped and continues, or nothing may run now."),
 )
 """Of a person, by exit code; every code of an error class has one."""

@@ -15,11 +15,12 @@ from pydantic import BaseModel, model_validator
 
 from headway.data_contracts.store.errors import RunBusy
 from headway.flows.accounts.data_figures import VERDICTS, DataFigures
-from headway.flows.accounts.figures import Amount, Count, Moment, Step, Text, TrainingFigures
+from headway.flows.accounts.figures import Amount, Count, Moment, Step, Text, TrainingFigures, finite
 from headway.flows.accounts.goodput import Goodput, goodput_of
 from headway.flows.accounts.traces import COLUMNS, AttemptTrace, FlowTrace
 from headway.training.launch.base.retry_budget import OWNER_WAS_LOST
 from headway.training.observe.ledger import Event
+from headway.training.observe.ledger_lines import LARGEST
 
 FORMAT_VERSION = 1
 STANDARD = "standard"
@@ -69,6 +70,8 @@ class FlowAccount(BaseModel):
     begin_unix_s: Moment
     end_unix_s: Moment
     goodput: Goodput
+    steps_per_epoch: Amount | None = None
+    """In which each row is seen once; None: nobody wrote it down, or datasets are mixed."""
     figures: TrainingFigures
     interruptions: dict[Text, Count]
     """Attempts that ended before their last step, by cause."""
@@ -115,6 +118,7 @@ def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Good
         begin_unix_s=flow.begin_unix_s,
         end_unix_s=account.end_unix_s,
         goodput=account,
+        steps_per_epoch=_steps_per_epoch(flow) if flow.run else None,
         figures=figures,
         interruptions=_counted(each.record.failure.cause or each.record.state for each in attempts if _was_cut(each)),
         resumes=_counted("ok" if len(each.steps) else "failed" for each in attempts if _went_on(each)),
@@ -138,6 +142,11 @@ def end_of(flow: FlowTrace) -> tuple[Outcome, str, str]:
         # What has no card, such as a cancellation, is known by its class alone.
         return "failed", str(cause or failed.get("error") or ""), str(card.get("stage") or "")
     return ("succeeded", "", "") if flow.has_ended else ("lost", OWNER_WAS_LOST.cause, _last_stage(flow))
+
+
+def _steps_per_epoch(flow: FlowTrace) -> float | None:
+    values = [value for event in flow.named("run.folder") if (value := finite(event.get("steps_per_epoch")))]
+    return values[-1] if values and 0 < values[-1] < LARGEST else None
 
 
 def _last_stage(flow: FlowTrace) -> str:

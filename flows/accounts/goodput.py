@@ -70,6 +70,8 @@ MEANING: Mapping[State, str] = {
 }
 FORWARD: tuple[State, ...] = ("productive", "data_wait", "sync")
 """Steps that count, whole."""
+OF_STEPS: tuple[State, ...] = ("productive", "data_wait", "sync", "checkpoint_stall")
+"""The same, with what checkpoints keep them waiting."""
 _OF_PARTS: Mapping[str, State] = {"data": "data_wait", "sync": "sync", "staging": "checkpoint_stall"}
 _OF_STAGES: Mapping[str, State] = {
     **dict.fromkeys(STAGES, "preparation"),
@@ -145,6 +147,12 @@ class Goodput(BaseModel):
         """Effective training time ratio: device-seconds of new steps, whole, over all."""
         forward_s = sum(self.parts_device_s.get(state, 0.0) for state in FORWARD)
         return forward_s / self.device_s if self.device_s else 0.0
+
+    def epoch_s(self, steps_per_epoch: float | None) -> float | None:
+        """Seconds of an epoch's steps; None where that is not known, or no step was made."""
+        if not (steps_per_epoch and self.num_steps):
+            return None
+        return sum(self.parts_s.get(state, 0.0) for state in OF_STEPS) / self.num_steps * steps_per_epoch
 
 
 def goodput_of(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Goodput | None) -> Goodput:
@@ -357,6 +365,12 @@ class RunGoodput(BaseModel):
     """Of them forward, backward and update alone."""
     tokens_per_s: float
     """Effective: over the wall time of the whole life."""
+    num_epochs: float | None
+    """That its steps came to; None: nobody knows how many steps are one, or datasets are mixed."""
+    epoch_s: float | None
+    """Seconds of an epoch's steps, with what checkpoints kept them waiting."""
+    epoch_wall_s: float | None
+    """Effective: wall time of the whole life over its epochs."""
     waste_device_s: dict[str, float]
     """By cause of a failed attempt: what it took to be where it had been, so far."""
     recoveries: list[Recovery]
@@ -371,6 +385,7 @@ class Life(NamedTuple):
     pipeline: str
     is_over: bool
     flows: Sequence[Goodput]
+    steps_per_epoch: float | None = None
 
 
 def run_goodput(life: Life) -> RunGoodput:
@@ -385,6 +400,9 @@ def run_goodput(life: Life) -> RunGoodput:
     for flow in flows:
         for cause, wasted in flow.wasted_device_s.items():
             waste[cause] = waste.get(cause, 0.0) + sum(wasted.values())
+    num_steps, parts_s = sum(flow.num_steps for flow in flows), added(*(flow.parts_s for flow in flows))
+    steps_s = sum(parts_s.get(state, 0.0) for state in OF_STEPS)
+    per_epoch = life.steps_per_epoch if num_steps else None
     return RunGoodput(
         run=life.run,
         pipeline=life.pipeline,
@@ -393,17 +411,20 @@ def run_goodput(life: Life) -> RunGoodput:
         is_over=life.is_over,
         num_flow_runs=len(flows),
         num_attempts=sum(flow.num_attempts for flow in flows),
-        num_steps=sum(flow.num_steps for flow in flows),
+        num_steps=num_steps,
         num_redone_steps=sum(flow.num_redone_steps for flow in flows),
         num_tokens=num_tokens,
         devices=flows[-1].devices,
         wall_s=wall_s,
         device_s=device_s,
-        parts_s=added(*(flow.parts_s for flow in flows)),
+        parts_s=parts_s,
         parts_device_s=parts_device_s,
         ettr=sum(parts_device_s.get(state, 0.0) for state in FORWARD) / device_s if device_s else 0.0,
         productive_ratio=parts_device_s.get("productive", 0.0) / device_s if device_s else 0.0,
         tokens_per_s=num_tokens / wall_s if wall_s else 0.0,
+        num_epochs=num_steps / per_epoch if per_epoch else None,
+        epoch_s=steps_s / num_steps * per_epoch if per_epoch else None,
+        epoch_wall_s=wall_s / num_steps * per_epoch if per_epoch else None,
         waste_device_s=dict(sorted(waste.items(), key=lambda part: -part[1])),
         recoveries=recoveries,
         open_recovery=flows[-1].open_recovery,

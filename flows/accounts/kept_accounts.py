@@ -154,6 +154,7 @@ def life_in(lived: Sequence[FlowAccount]) -> Life:
         pipeline=lived[0].pipeline,
         is_over=lived[-1].has_registered,
         flows=[flow.goodput for flow in lived],
+        steps_per_epoch=lived[-1].steps_per_epoch,
     )
 
 
@@ -172,6 +173,12 @@ def accounts_of(workspace: Workspace, run: str) -> Sequence[FlowAccount]:
             advice="Ask on the machine that trained it; `headway status` shows what is known here.",
         )
     return _newest_life(flows)
+
+
+def unfinished_life(workspace: Workspace, run: str) -> Sequence[FlowAccount]:
+    """Kept accounts of a run that has not been registered yet, oldest first; what comes after that is another life."""
+    lived = _newest_life(_kept_of(workspace, run))
+    return () if not lived or lived[-1].has_registered else lived
 
 
 def _kept_of(workspace: Workspace, run: str) -> list[FlowAccount]:

@@ -15,6 +15,7 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.file_systems import CREDENTIALS
 from headway.data_contracts.store.installation import HOME
 from headway.data_contracts.types.strict_yaml import parse_yaml_model, read_text, refused_values
+from headway.flows.config.cost_bound import CostBoundSpec
 from headway.flows.config.triggers import TriggersSpec
 from headway.flows.config.windows import WindowsSpec
 from headway.flows.console.pipeline_names import OF_A_PIPELINE, pipeline_files, pipeline_name
@@ -61,6 +62,10 @@ class PipelineSpec(Frozen):
     occupies: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Annotated[int, Field(ge=1)]] = Field(
         default_factory=dict,
         description="What its ranks occupy, such as `{gpus: 4}`, of the `limits` of the profile it is deployed by.",
+    )
+    cost_bound: CostBoundSpec | None = Field(
+        default=None,
+        description="What its retrains may cost. One that comes so far keeps a checkpoint and stops; empty: anything.",
     )
     windows: WindowsSpec | None = Field(default=None, description="When scheduled retrains may train; empty: always.")
     triggers: TriggersSpec | None = Field(default=None, description="What else makes a retrain due; empty: nothing.")

@@ -10,11 +10,13 @@ from headway.data_contracts.rules.contract import Contract
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.suites.contract_file import read_contract_file
+from headway.flows.config.cost_bound import bound_prices
 from headway.flows.config.first_step import check_first_step
 from headway.flows.config.named_columns import require_named_columns
 from headway.flows.config.pipeline_file import pipeline_file
 from headway.flows.config.pipeline_spec import PipelineSpec, in_file
 from headway.flows.config.request import RetrainRequest, TrainingRequest
+from headway.flows.console.environment import project_folder
 from headway.tasks.registry import model_refs
 from headway.training.config.encoder_specs import CustomEncoderSpec
 from headway.training.data.encode.hosted_encoder import check_custom_encoder
@@ -34,7 +36,8 @@ def check_request(request: TrainingRequest, *, only_looks: bool = False) -> tupl
         only_looks: whether a workspace that is not there yet stays so, where it could be made.
 
     Raises:
-        ConfigError: pipeline file, contract, recipe, encoder, model to start from, or tracking URI.
+        ConfigError: pipeline file, contract, recipe, encoder, model to start from, tracking URI, or a bound on
+            the cost without prices.
         EnvironmentProblem: the workspace cannot be written.
         RunStopped: the time to stop is over already.
     """
@@ -46,6 +49,8 @@ def check_request(request: TrainingRequest, *, only_looks: bool = False) -> tupl
     check_pipeline_recipe(pipeline, path)
     check_encoder(pipeline, path)
     check_tracking_uri(pipeline.registry.tracking_uri)
+    if pipeline.cost_bound is not None:
+        bound_prices(project_folder())
     if not is_resume:
         check_first_step(pipeline, path, contract, Workspace(request.workspace))
     workspace = Workspace(request.workspace)

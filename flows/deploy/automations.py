@@ -13,6 +13,7 @@ from headway.flows.prefect_api.champion_event import CHAMPION_MOVED, MODEL
 from headway.flows.report.summary import AWAITING_APPROVAL
 from headway.flows.triggers.run_requests import BY_LIMIT
 from headway.flows.windows.admission import ENDED_BY_NAME, INFRASTRUCTURE, LOST, MISSED_TOO_MANY, STARVING
+from headway.tasks.core.stopped import COST_BOUND_REACHED
 
 ENDED = ("Completed", "Failed", "Cancelled", "Crashed", AWAITING_APPROVAL, *ENDED_BY_NAME, *watch.ENDED_BY_NAME)
 """Prefect's events are named after a state's name, not its type."""
@@ -104,6 +105,19 @@ def starving(wanted: DesiredState) -> Resource:
         "starving pipelines",
         f"Fires where window after window closes before a run is finished, so that newer data wait. {MISSED_TOO_MANY}",
         _trigger([f"prefect.flow-run.{STARVING}"]),
+        severity="ticket",
+    )
+
+
+def cost_bounds(wanted: DesiredState) -> Resource:
+    """Somebody hears of a pipeline that may cost no more: nothing trains it before a person raises the bound, or the
+    month is over."""
+    return _automation(
+        wanted,
+        "cost bounds",
+        "Fires where a retrain stopped, or was refused, because it has cost what `cost_bound` of its pipeline file "
+        "lets it. A checkpoint is kept. Raise the bound, or wait for the next month.",
+        _trigger([f"prefect.flow-run.{COST_BOUND_REACHED}"]),
         severity="ticket",
     )
 

@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 from headway.data_contracts.store.documents import Json
 from headway.data_contracts.store.errors import ConfigError
+from headway.flows.config.cost_bound import PROFILE
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.profiles import GameDaySpec, HousekeepingSpec
 from headway.flows.config.triggers import TriggersSpec
@@ -46,9 +47,11 @@ def desired(wanted: DesiredState) -> tuple[Resource, ...]:
     """Everything, by kind.
 
     Raises:
-        ConfigError: a pipeline's windows never open, or it occupies more than the profile has.
+        ConfigError: a pipeline's windows never open, it occupies more than the profile has, or its cost is bound and
+            the profile has no prices.
     """
     profile = wanted.profile
+    _require_prices(wanted)
     pool = {"description": f"Retrains of {wanted.project}, {wanted.profile_name}. [{wanted.mark}]"}
     return (
         Resource(kind="work pool", name=profile.pool.name, fields={**pool, "concurrency_limit": profile.pool.limit}),
@@ -72,6 +75,7 @@ def desired(wanted: DesiredState) -> tuple[Resource, ...]:
         automations.waiting_runs(wanted),
         automations.lost_starts(wanted),
         automations.starving(wanted),
+        automations.cost_bounds(wanted),
         automations.failed_runs(wanted),
         automations.missed_windows(wanted),
         automations.champions(wanted),
@@ -81,6 +85,16 @@ def desired(wanted: DesiredState) -> tuple[Resource, ...]:
             if spec.triggers and spec.triggers.event
         ),
     )
+
+
+def _require_prices(wanted: DesiredState) -> None:
+    bound = [name for name, spec in wanted.pipelines.items() if spec.cost_bound]
+    if bound and not wanted.profile.prices.device_hour_usd:
+        raise ConfigError(
+            f"its cost is bound, and the profile {wanted.profile_name} has no prices.",
+            where=f"{bound[0]}: cost_bound",
+            advice="Give the profile `prices: {device_hour_usd: {any: USD}}`.",
+        )
 
 
 def _queues(wanted: DesiredState) -> Iterator[Resource]:
@@ -124,7 +138,7 @@ def _retrain(wanted: DesiredState, name: str, spec: PipelineSpec) -> Resource:
         for each in sorted(planned, key=lambda each: each.slug)
     ]
     is_watched, usual = spec.triggers is not None, {"request": {"pipeline": name}}
-    env = _counted(wanted, spec)
+    env = _own_environment(wanted, spec)
     return _deployment(wanted, RETRAIN, name, description, usual, timetable, is_watched=is_watched, env=env)
 
 
@@ -134,12 +148,14 @@ def _trials(wanted: DesiredState, name: str, spec: PipelineSpec) -> Resource:
         "retrain does. A trial that was trained before is found. Cancelling keeps checkpoints; the next run continues."
     )
     usual: dict[str, Json] = {"request": {"pipeline": name}}
-    return _deployment(wanted, TRIALS, name, description, usual, [], env=_counted(wanted, spec))
+    return _deployment(wanted, TRIALS, name, description, usual, [], env=_own_environment(wanted, spec))
 
 
-def _counted(wanted: DesiredState, spec: PipelineSpec) -> dict[str, str]:
-    """By whom the devices that its ranks occupy are counted."""
-    return {LIMITS: wanted.mark} if spec.occupies else {}
+def _own_environment(wanted: DesiredState, spec: PipelineSpec) -> dict[str, str]:
+    """By whom the devices that its ranks occupy are counted, and whose prices its bound on the cost goes by."""
+    return ({LIMITS: wanted.mark} if spec.occupies else {}) | (
+        {PROFILE: wanted.profile_name} if spec.cost_bound else {}
+    )
 
 
 def _watch(wanted: DesiredState, name: str, spec: TriggersSpec) -> Resource:

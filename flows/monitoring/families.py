@@ -45,6 +45,14 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             "Recoveries, by what they spent their time on; `total` is all of it.", "stage"
         ),
         "train_run_ettr_ratio": _gauge("Effective training time ratio of the newest run that was trained.", "pipeline"),
+        "train_epoch_duration_seconds": _gauge(
+            "An epoch's steps of the newest run that was trained, with what checkpoints kept them waiting.", "pipeline"
+        ),
+        "train_scaling_efficiency_ratio": _gauge(
+            "Tokens a device-second of the newest run on so many devices, over those at the pipeline's fewest.",
+            "pipeline",
+            "devices",
+        ),
         "train_cost_usd_total": _counter(
             "What devices cost while they were held, by the profile's prices and by what for.",
             "use",

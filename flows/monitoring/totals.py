@@ -12,6 +12,7 @@ from headway.flows.accounts.data_figures import DataFigures
 from headway.flows.accounts.figures import Histogram, TrainingFigures, take_into
 from headway.flows.accounts.flow_account import FlowAccount
 from headway.flows.accounts.goodput import STATES, State, added
+from headway.flows.accounts.scaling import Scaling
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.monitoring.samples import Samples
 from headway.training.launch.base.retry_budget import OWNER_WAS_LOST
@@ -47,6 +48,10 @@ class Totals:
         self._ettr: dict[str, tuple[float, float]] = {}
         """Of each pipeline, when its newest flow run that trained ended, and its ratio."""
 
+        self._epochs_s: dict[str, tuple[float, float]] = {}
+        """Of each pipeline, when its newest flow run with epochs ended, and how long one takes."""
+        self._scaling = Scaling()
+
     def take(self, account: FlowAccount) -> None:
         self.flow_runs.add(account.flow_run)
         self._runs[account.pipeline, account.job_class, account.outcome, account.cause] += 1
@@ -78,6 +83,10 @@ class Totals:
         newest_unix_s, _ = self._ettr.get(account.pipeline, (0.0, 0.0))
         if goodput.num_attempts and goodput.device_s and account.end_unix_s > newest_unix_s:
             self._ettr[account.pipeline] = (account.end_unix_s, goodput.ettr)
+        if (epoch_s := goodput.epoch_s(account.steps_per_epoch)) is not None:
+            known = self._epochs_s.get(account.pipeline, (0.0, 0.0))
+            self._epochs_s[account.pipeline] = max(known, (account.end_unix_s, epoch_s))
+        self._scaling.take(account)
 
     def fill(self, samples: Samples, live: TrainingFigures, interruptions: Counter[str]) -> None:
         """Args:
@@ -124,6 +133,13 @@ class Totals:
             samples.histogram("train_run_duration_seconds", histogram, pipeline=pipeline, outcome=outcome)
         for pipeline, (_, ratio) in sorted(self._ettr.items()):
             samples.value("train_run_ettr_ratio", ratio, pipeline=pipeline)
+        for pipeline, (_, epoch_s) in sorted(self._epochs_s.items()):
+            samples.value("train_epoch_duration_seconds", epoch_s, pipeline=pipeline)
+        for pipeline in self._scaling.pipelines:
+            for line in self._scaling.lines(pipeline):
+                samples.value(
+                    "train_scaling_efficiency_ratio", line.efficiency, pipeline=pipeline, devices=str(line.devices)
+                )
 
 
 def _fill_data(samples: Samples, pipeline: str, data: DataFigures) -> None:

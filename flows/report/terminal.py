@@ -70,7 +70,7 @@ NOTICES = {
     "pipeline.starving": "starving",
     "checkpoints.unpublished": "unpublished",
 }
-STOPPED = frozenset({"RunStopped", "KeyboardInterrupt", "Terminated", "TerminationSignal"})
+STOPPED = frozenset({"RunStopped", "CostBoundReached", "KeyboardInterrupt", "Terminated", "TerminationSignal"})
 """How a span ends that somebody asked to end."""
 
 

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 
 from headway.data_contracts.store.errors import DataError, HeadwayError, IntegrityError, RunStopped
@@ -20,15 +21,18 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.flows.accounts.flow_ledgers import ledger_spool, start_ticks
 from headway.flows.accounts.kept_accounts import keep_quietly
+from headway.flows.accounts.spending import BoundSpending, expected_kind
+from headway.flows.config.cost_bound import bound_prices
 from headway.flows.config.pipeline_file import pipeline_file
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.request import RetrainRequest, TrainingRequest
+from headway.flows.console.environment import project_folder
 from headway.flows.prefect_api.worker_watchdog import ended_with_worker
 from headway.flows.report.failure_facts import BRIEFLY, failure_card
 from headway.flows.report.run_log import run_log
 from headway.flows.tracing.export import export_quietly
 from headway.tasks.core.context import RunContext
-from headway.tasks.core.devices import LIMITS, Devices, UnlimitedDevices
+from headway.tasks.core.devices import LIMITS, Devices, UnboundSpending, UnlimitedDevices
 from headway.tasks.core.flow_run import current_flow_run
 from headway.tasks.core.gangs import log_format
 from headway.tasks.ownership.current_run import recording_the_end
@@ -59,12 +63,17 @@ def session(request: TrainingRequest, *, finds_only: bool = False) -> Iterator[t
         ConfigError: the pipeline file.
         EnvironmentProblem: the workspace.
         RunStopped: the time to stop is over already.
+        CostBoundReached: the pipeline has cost in this month what it may.
     """
     stop = request.stop
     log_format()  # one that does not exist is told before anything is made
     _, path, pipeline = pipeline_file(request.pipeline)
     workspace = Workspace.create(request.workspace)
     started_unix_s = command_started_unix_s.get() or time.time()
+    # What is found costs nothing.
+    spending = None if finds_only else _spending(pipeline, workspace, request, started_unix_s)
+    if spending is not None:
+        spending.require("the retrain", "")
     with (
         naming_a_full_disk(str(workspace.local_root)),
         # Before anything is looked up: what a flow run at work may have found is not cleaned away.
@@ -90,6 +99,7 @@ def session(request: TrainingRequest, *, finds_only: bool = False) -> Iterator[t
             devices=_devices(pipeline, ledger, stop),
             blocked_promotion="" if request.may_promote else SWITCHED_OFF,
             may_register=request.may_register,
+            spending=UnboundSpending() if spending is None else replace(spending, flow_run=identity),
             stop=stop,
             continued_by=request.command,
             wait_s=request.wait_s if isinstance(request, RetrainRequest) else None,
@@ -192,6 +202,29 @@ def _devices(pipeline: PipelineSpec, ledger: Ledger, stop: StopRequest) -> Devic
     from headway.flows.prefect_api.devices import devices_of
 
     return devices_of(pipeline, ledger, stop)
+
+
+def _spending(
+    pipeline: PipelineSpec, workspace: Workspace, request: TrainingRequest, started_unix_s: float
+) -> BoundSpending | None:
+    """None: nothing bounds it.
+
+    Raises:
+        ConfigError: the bound has no prices.
+    """
+    if pipeline.cost_bound is None:
+        return None
+    return BoundSpending(
+        workspace=workspace,
+        pipeline=pipeline.pipeline,
+        spec=pipeline.cost_bound,
+        prices=bound_prices(project_folder()),
+        devices=pipeline.launch.world_size,
+        kind=expected_kind(workspace, pipeline.pipeline, is_here=pipeline.launch.launcher == "local"),
+        continued_by=request.command,
+        started_unix_s=started_unix_s,
+        is_one_run=isinstance(request, RetrainRequest),
+    )
 
 
 @contextlib.contextmanager

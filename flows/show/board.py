@@ -15,6 +15,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.flows.accounts.cost import CostLine, costs, total
 from headway.flows.accounts.flow_account import FlowAccount, Outcome
 from headway.flows.accounts.kept_accounts import account_so_far, all_accounts, settle
+from headway.flows.accounts.scaling import Scaling, ScalingLine
 from headway.flows.accounts.tally import Tally
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.run.running_retrains import RunningRetrain, read_running
@@ -65,6 +66,8 @@ class Board:
     listed: list[Listed] = field(default_factory=list)
     """The newest first."""
     tally: Tally = field(default_factory=Tally)
+    scaling: dict[str, list[ScalingLine]] = field(default_factory=dict)
+    """By pipeline, of those that trained."""
     newest: list[FlowAccount] = field(default_factory=list)
     """Those that trained, the newest first."""
 
@@ -89,7 +92,9 @@ def read_board(workspace_uri: str, num_days: int, prices: PricesSpec) -> Board:
     kept = (account for account in all_accounts(workspace) if account.end_unix_s >= since_unix_s)
     newest: list[tuple[float, str, FlowAccount]] = []
     listed: list[Listed] = []
+    scaling = Scaling()
     for account in kept:
+        scaling.take(account)
         _add(board, account, prices)
         _push(listed, _line(account, prices), LISTED)
         if account.curve is not None:
@@ -97,6 +102,7 @@ def read_board(workspace_uri: str, num_days: int, prices: PricesSpec) -> Board:
     so_far = (account_so_far(workspace, flow_run) for flow_run in living)
     for account in (each for each in so_far if each is not None and each.curve is not None):
         _push(newest, (board.unix_s, account.flow_run, account), CURVES)
+    board.scaling = {pipeline: scaling.lines(pipeline) for pipeline in scaling.pipelines}
     board.listed = sorted(listed, reverse=True)
     board.newest = [account for *_, account in sorted(newest, key=lambda each: each[:2], reverse=True)]
     return board

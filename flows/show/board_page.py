@@ -45,6 +45,7 @@ def render_html(board: Board) -> str:
         _list(board),
         _time(board),
         _steps(board),
+        _scaling(board),
         *(_curves(account) for account in board.newest),
     )
     return page("Headway: board", sections)
@@ -234,6 +235,26 @@ def _steps(board: Board) -> str:
     return section(
         "Steps by part", table(("Part", "p50", "p95", "p99", "Mean"), rows), count=steps.num_steps, note=note
     )
+
+
+def _scaling(board: Board) -> str:
+    """Of pipelines that trained on several numbers of devices; one alone scales with nothing."""
+    rows = [
+        (
+            pipeline,
+            Markup(f"<code>{html(line.run[:8])}</code>"),
+            f"{line.devices:,}",
+            f"{line.tokens_per_s:,.1f}",
+            f"{line.tokens_per_device_s:,.1f}",
+            f"{100 * line.efficiency:.1f} %",
+        )
+        for pipeline, lines in board.scaling.items()
+        if len(lines) > 1
+        for line in lines
+    ]
+    titles = ("Pipeline", "Run", "Devices", "Targets/s", "A device", "Efficiency")
+    note = "Of the newest run on each number of devices, in steps that count; against the fewest."
+    return section("Scaling", folded(titles, rows, first=FIRST, num_words=2), note=note) if rows else ""
 
 
 def _quantile_s(histogram: Histogram, share: float) -> float:

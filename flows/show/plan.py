@@ -20,6 +20,7 @@ from headway.flows.config.request import TrainingRequest
 from headway.flows.console.console import headed, plain_console, print_table
 from headway.flows.console.prefect_settings import names_no_server
 from headway.flows.run.running_retrains import RunningRetrain, read_running
+from headway.flows.show.cost_forecast import CostForecast, cost_lines, forecast
 from headway.flows.show.first_times import data_times, model_times, with_times
 from headway.flows.windows.holds import shown_hold
 from headway.tasks.core.brief_context import brief_context
@@ -59,6 +60,8 @@ class Plan(BaseModel):
     memory_note: str = ""
     """Why nothing is known of memory."""
     expected_s: float | None
+    cost: CostForecast | None = None
+    """None: no prices are known, see `cost_bound`."""
     running: list[RunningRetrain] = []
     """Retrains of it that go on on this machine."""
     held: Hold | None = None
@@ -105,8 +108,8 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
     planned = [files, validated, sharded, trained, verified, evaluated, registered]
     if may_rehearse:
         planned = _with_first_times(context, pipeline, taken, taken_s, planned, rehearsal, max_steps)
-    costs = [stage.expected_s for stage in planned if stage.state != "found"]
-    known = [cost for cost in costs if cost is not None]
+    times = [stage.expected_s for stage in planned if stage.state != "found"]
+    known = [expected_s for expected_s in times if expected_s is not None]
     context_tokens = _context_tokens(context, pipeline, sharded.shape)
     lines = launch.training_lines(context, training, pipeline.launch, context_tokens, sharded.num_rows)
     memory_bytes = trained.rank_memory_bytes if rehearsal is None else rehearsal.peak_bytes
@@ -128,7 +131,8 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
         rehearsal=rehearsal,
         rank_memory_bytes=memory_bytes,
         memory_note="" if memory_bytes is not None else _why_unknown(pipeline, shape, may_be_rehearsed=is_unknown),
-        expected_s=sum(known) if len(known) == len(costs) else None,
+        expected_s=sum(known) if len(known) == len(times) else None,
+        cost=forecast(context.workspace, pipeline, planned, max_steps, trained.run),
     )
 
 
@@ -245,6 +249,8 @@ def print_plan(plan: Plan) -> None:
     # Without a server configured none is started, and nothing is waited for.
     besides = "" if names_no_server() else ", besides what Prefect's and MLflow's servers take to answer"
     console.print(f"time         {_time_line(plan)}{besides}")
+    for line in () if plan.cost is None else cost_lines(plan.cost):
+        console.print(line)
 
 
 def _takes(stage: Outlook) -> str:

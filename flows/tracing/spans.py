@@ -54,7 +54,7 @@ WORDS = frozenset({"task", "cause", "result", "split", "part", "stage", "alarm",
 """Fields whose text is one of a few of Headway's own, and is held to that form."""
 _WORD = re.compile("[a-z][a-z _.-]{0,40}")
 _CLASS = re.compile("[A-Za-z_][A-Za-z_]{0,60}")
-IN_ORDER = frozenset({"ok", "RunStopped", "Rescheduled", "RunBusy"})
+IN_ORDER = frozenset({"ok", "RunStopped", "CostBoundReached", "Rescheduled", "RunBusy"})
 """Outcomes of spans that are no errors."""
 RESULTS: Mapping[Outcome, str] = {
     "succeeded": "success",

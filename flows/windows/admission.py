@@ -26,7 +26,7 @@ from headway.flows.windows.openings import UTC, Timetable
 from headway.flows.windows.overrides import read_overrides
 from headway.flows.windows.schedules import require_an_opening
 from headway.tasks.core.flow_run import current_flow_run
-from headway.tasks.core.stopped import STOPPED, WINDOW_CLOSED, stopped_state
+from headway.tasks.core.stopped import COST_BOUND_REACHED, STOPPED, WINDOW_CLOSED, name_of, stopped_state
 from headway.tasks.ownership import pipeline_history
 from headway.tasks.ownership.current_run import record_missed_window
 
@@ -42,7 +42,10 @@ PASSING = ("infrastructure", "environment", "registry")
 """Causes of such an end."""
 LOST: tuple[SkipState, ...] = ("WindowTooShort", "Missed")
 """Windows in which a run was due and none could begin; other skips are somebody's will."""
-ENDED_BY_NAME = (STOPPED, WINDOW_CLOSED, STARVING, HELD, INFRASTRUCTURE, *get_args(SkipState))
+ENDED_BY_NAME = (
+    *(STOPPED, WINDOW_CLOSED, COST_BOUND_REACHED, STARVING, HELD, INFRASTRUCTURE),
+    *get_args(SkipState),
+)
 """Names under which a flow run ends that trained less than it might have. Prefect's events go by them."""
 MISSED_TOO_MANY = "Its windows do not do for it: `headway windows` says what it needs; open longer, or train less."
 entered: ContextVar[TrainingRequest | None] = ContextVar("entered", default=None)
@@ -149,7 +152,7 @@ def _for_command(retrain: Callable[[Q], R], request: Q) -> R | State[RunStopped]
 
 def _name_of(stopped: RunStopped, request: TrainingRequest) -> str:
     """A bound of the request's own closes no window."""
-    return WINDOW_CLOSED if stopped.reason == "window closed" and request.in_window else STOPPED
+    return STOPPED if stopped.reason == "window closed" and not request.in_window else name_of(stopped.reason)
 
 
 def _ended(name: str, message: str, request: TrainingRequest, *, is_lost: bool = False) -> State[None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.tables.digest_cache import DigestCache
-from headway.tasks.core.devices import Devices, UnlimitedDevices
+from headway.tasks.core.devices import Devices, Spending, UnboundSpending, UnlimitedDevices
 from headway.training.launch.base.stop_request import NEVER, StopRequest
 from headway.training.observe.ledger import Ledger
 
@@ -50,6 +50,8 @@ class RunContext:
     """Until when the flow run may continue."""
     devices: Devices = field(default_factory=UnlimitedDevices)
     """What ranks occupy."""
+    spending: Spending = field(default_factory=UnboundSpending)
+    """What it may still cost."""
     at: CurrentWork = field(default_factory=CurrentWork)
     owned: OwnedRuns = field(default_factory=OwnedRuns)
     wait_s: float | None = None
@@ -62,5 +64,6 @@ class RunContext:
     """The flow run's own span, as W3C's header has it: what ranks write down names the same trace."""
 
     def require_time(self, doing: str) -> None:
-        """Raises `RunStopped` when the time is over."""
+        """Raises `RunStopped` when the time is over, or the bound on the cost is reached."""
         self.stop.require_time(doing, advice=f"`{self.continued_by}` continues it.")
+        self.spending.require(doing, self.at.run)

@@ -32,7 +32,7 @@ def gang_for(
     """Ranks that import the run's frozen code first, whatever lies on disk now; their devices are taken.
 
     Raises:
-        RunStopped: the time was over before they were free.
+        RunStopped: the time was over before they were free, or nothing more may be spent.
     """
     context.devices.take()
     workspace = context.workspace
@@ -44,7 +44,7 @@ def gang_for(
         possible_nodes=possible_nodes,
         import_path=(str(workspace.fetch(run.code)),),
         run_dir=run_dir,
-        stop=context.stop,
+        stop=context.spending.bounding(context.stop, run.sha256[:16]),
         continued_by=context.continued_by,
         environment={
             **({LOCAL: os.environ[LOCAL]} if LOCAL in os.environ else {}),

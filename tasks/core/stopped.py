@@ -5,15 +5,20 @@ Whoever called it hears of the stop all the same: the stop is what a flow or a t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from headway.data_contracts.store.errors import RunStopped
+from headway.data_contracts.store.errors import RunStopped, StopReason
 
 if TYPE_CHECKING:
     from prefect import State
 
 R = TypeVar("R")
-STOPPED, WINDOW_CLOSED = "Stopped", "WindowClosed"
+STOPPED, WINDOW_CLOSED, COST_BOUND_REACHED = "Stopped", "WindowClosed", "CostBoundReached"
+_BY_REASON: Mapping[StopReason | None, str] = {
+    "window closed": WINDOW_CLOSED,
+    "cost bound reached": COST_BOUND_REACHED,
+}
 
 
 def stopped_state(stopped: RunStopped, name: str = "") -> State[RunStopped]:
@@ -24,8 +29,12 @@ def stopped_state(stopped: RunStopped, name: str = "") -> State[RunStopped]:
     """
     from prefect.states import Completed
 
-    by_reason = WINDOW_CLOSED if stopped.reason == "window closed" else STOPPED
-    return Completed(name=name or by_reason, message=str(stopped), data=stopped)
+    return Completed(name=name or name_of(stopped.reason), message=str(stopped), data=stopped)
+
+
+def name_of(reason: StopReason | None) -> str:
+    """Of the state of what was stopped for it."""
+    return _BY_REASON.get(reason, STOPPED)
 
 
 def raised_if_stopped(returned: R | RunStopped | State[RunStopped]) -> R:

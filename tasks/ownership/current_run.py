@@ -1,8 +1,8 @@
 """The run that a pipeline is at: started, cut by a window's end, ended; an event of the pipeline's history each.
 
-A run that a window cut is finished in the next windows on its frozen code and data, and only then do newer ones count:
-else a pipeline whose data change daily would start anew in every window and never end. Who retrains by hand takes what
-the files say now, and windows continue with that.
+A run that a window cut, or that has cost what it may, is finished in the next windows on its frozen code and data, and
+only then do newer ones count: else a pipeline whose data change daily would start anew in every window and never end.
+Who retrains by hand takes what the files say now, and windows continue with that.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headway.data_contracts.store.documents import Link, RunSpec, Sha256
@@ -22,6 +22,7 @@ from headway.data_contracts.store.errors import (
     IntegrityError,
     RanksLost,
     RunStopped,
+    StopReason,
     TrainingFailed,
 )
 from headway.data_contracts.store.publication import Workspace
@@ -29,7 +30,8 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.ownership.pipeline_history import FinishedRetrain, PipelineEvent, RunState, append, read
 from headway.training.checkpoint.layout import run_folder
 
-UNFINISHED = ("started", "cut")
+UNFINISHED = ("started", "cut", "bounded")
+_BY_REASON: Mapping[StopReason | None, RunState] = {"window closed": "cut", "cost bound reached": "bounded"}
 PERMANENT = (ConfigError, ContractViolation, DataError, IntegrityError, TrainingFailed)
 
 
@@ -77,7 +79,8 @@ def start(context: RunContext, run: Sha256) -> None:
     def started(before: PipelineEvent) -> PipelineEvent | None:
         if before.run != name:
             return _with_run(before, "started", run=name, started_unix_s=time.time())
-        return _with_run(before, "started", run=name) if before.state in ("stopped", "failed") else None
+        is_over = before.state in ("bounded", "stopped", "failed")
+        return _with_run(before, "started", run=name) if is_over else None
 
     append(context.workspace, context.pipeline, started)
 
@@ -139,7 +142,7 @@ def recording_the_end(context: RunContext, starving_after: int | None) -> Iterat
         yield
     except RunStopped as stopped:
         with _without_hiding(stopped):
-            now = _end_own(context, "cut" if stopped.reason == "window closed" else "stopped", starving_after)
+            now = _end_own(context, _BY_REASON.get(stopped.reason, "stopped"), starving_after)
             if now is not None and now.starving:
                 context.ledger.event(
                     "pipeline.starving", pipeline=now.pipeline, windows=now.windows_cut, message=now.cut

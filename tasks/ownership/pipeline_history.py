@@ -26,7 +26,8 @@ from headway.training.launch.base.failure import Failure
 PIPELINES = "pipelines"
 Moment = Annotated[float, Field(ge=0.0, lt=LATEST_UNIX_S)]
 """In seconds since 1970; one that no calendar can show would end every command that shows it."""
-RunState = Literal["started", "cut", "stopped", "finished", "failed"]
+RunState = Literal["started", "cut", "bounded", "stopped", "finished", "failed"]
+"""`cut`: a window closed; `bounded`: it has cost what it may. Either is finished before newer data are taken."""
 EventName = RunState | Literal["new", "failed", "asked", "held", "released", "skipped", "opened", "unskipped"]
 Trigger = Literal["new data", "drift", "event"]
 

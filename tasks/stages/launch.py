@@ -43,7 +43,14 @@ from headway.training.config.optimizer import learning_rate_line
 from headway.training.config.recipe_specs import GradientBoostingSpec
 from headway.training.config.shapes import TokenShape
 from headway.training.config.shards import TRAIN
-from headway.training.config.training_spec import TrainingSpec, batch_line, can_share, length_line, targets_of
+from headway.training.config.training_spec import (
+    TrainingSpec,
+    batch_line,
+    can_share,
+    length_line,
+    steps_per_epoch,
+    targets_of,
+)
 from headway.training.engine.run_documents import data_shape, mixed_manifests
 from headway.training.frozen.code_archive import freeze_code, freeze_environment
 from headway.training.frozen.recipe_check import may_name_matrices
@@ -148,6 +155,8 @@ class LaunchOutlook(Outlook):
     """The registered model that training would start from."""
     rank_memory_bytes: int | None = Field(default=None, exclude=True)
     """By this pipeline's run that finished last: its checkpoint's tensors, and gradients the size of its weights."""
+    run: Link | None = Field(default=None, exclude=True)
+    """What would be trained, or is; None while nobody can know."""
 
 
 def outlook(context: RunContext, training: TrainingSpec, manifest: Link | None) -> LaunchOutlook:
@@ -162,7 +171,7 @@ def outlook(context: RunContext, training: TrainingSpec, manifest: Link | None) 
     workspace, start = context.workspace, _start_today(context, training)
     last = newest_record_of(workspace, context.pipeline, "launch")
     memory_bytes = None if last is None else _rank_memory_bytes(context, last.document)
-    seen, steps = would_run(context, "launch"), []
+    seen, steps, link = would_run(context, "launch"), [], None
     if manifest is not None:
         training = training.for_rows(num_training_rows(context, manifest))
         settled = describe_run(context, training, manifest)
@@ -175,7 +184,7 @@ def outlook(context: RunContext, training: TrainingSpec, manifest: Link | None) 
             steps = sorted(workspace.names(f"{run_folder(link)}/checkpoints"))
     if seen.document is None and training.max_epochs is None:
         seen = _by_the_step(seen, last, training.max_steps, steps[-1] if steps else None)
-    return LaunchOutlook(**dict(seen), start=start, rank_memory_bytes=memory_bytes)
+    return LaunchOutlook(**dict(seen), start=start, rank_memory_bytes=memory_bytes, run=link)
 
 
 def _start_today(context: RunContext, training: TrainingSpec) -> str | None:
@@ -299,9 +308,10 @@ def watched_training(
         run_dir = workspace.local_path(run_folder(run.link))
         make_folder(run_dir)
         steps = step_facts(context, run, training)
-        bounds = {"max_attempts": spec.max_attempts, **steps}
-        context.ledger.event("run.folder", run=run.sha256, path=str(run_dir), **bounds)
         num_rows = num_training_rows(context, run.manifest)
+        epoch = {} if (per_epoch := steps_per_epoch(training, num_rows)) is None else {"steps_per_epoch": per_epoch}
+        bounds = {"max_attempts": spec.max_attempts, **steps, **epoch}
+        context.ledger.event("run.folder", run=run.sha256, path=str(run_dir), **bounds)
         lines = training_lines(context, training, spec, _context_tokens(context, run), num_rows)
         context.ledger.event("batch", message=lines.batch)
         context.ledger.event("length", message=lines.length)

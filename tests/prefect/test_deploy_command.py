@@ -83,6 +83,7 @@ ALL = [
     "create automation shop production: waiting runs",
     "create automation shop production: lost starts",
     "create automation shop production: starving pipelines",
+    "create automation shop production: cost bounds",
     "create automation shop production: failed runs",
     "create automation shop production: missed windows",
     "create automation shop production: new champions",

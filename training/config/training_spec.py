@@ -240,6 +240,13 @@ def length_line(spec: TrainingSpec, *, context_tokens: int | None, num_rows: int
     return f"{seen} = {num_seen / num_rows:.2g} epochs of {num_rows:,} rows" if is_shown and num_rows else seen
 
 
+def steps_per_epoch(spec: TrainingSpec, num_rows: int) -> float | None:
+    """Steps in which each row is seen once; None of trees, and where datasets with epochs of their own are mixed."""
+    if spec.grows_trees or spec.order.mix or not num_rows:
+        return None
+    return num_rows / spec.global_batch_sequences
+
+
 class ProfileSpec(Frozen):
     first_step: int = Field(default=10, gt=0, description="First step of the trace, counted from 1.")
     num_steps: int = Field(default=3, gt=0, description="Steps to trace.")

@@ -97,7 +97,7 @@ EVENTS: Mapping[str, Declared] = {
     "promotion.lost": _at("Another retrain moved the champion first.", "model alias"),
     # A run, and who owns it.
     "run.named": _at("The run that this flow run is at, found or to be trained.", "run"),
-    "run.folder": _at("It is trained here.", "run path max_attempts max_steps targets"),
+    "run.folder": _at("It is trained here.", "run path max_attempts max_steps targets steps_per_epoch"),
     "run.not_continued": _at("An unfinished run is left for another one.", "message"),
     "run.carried_on": _at("A run that a window cut is continued.", "message"),
     "run.went_back": _at("A run goes back to an earlier checkpoint.", "run step quarantined by why message"),

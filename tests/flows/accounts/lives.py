@@ -41,6 +41,7 @@ class Life:
         has_run: bool = True,
         more_runs: Sequence[str] = (),
         verdicts: Mapping[str, Any] | None = None,
+        steps_per_epoch: float | None = None,
     ) -> None:
         """Args:
         end_s: None: it was killed, or goes on.
@@ -55,7 +56,8 @@ class Life:
         _write(ledger, {"event": "flow.begin", "unix_s": begin_s, **begin})
         if has_run:
             _write(ledger, {"event": "run.named", "unix_s": begin_s, "run": RUN + "0" * 48})
-            _write(ledger, {"event": "run.folder", "unix_s": begin_s, "path": str(self.run_dir)})
+            epoch = {} if steps_per_epoch is None else {"steps_per_epoch": steps_per_epoch}
+            _write(ledger, {"event": "run.folder", "unix_s": begin_s, "path": str(self.run_dir), **epoch})
         for run in more_runs:
             _write(ledger, {"event": "run.named", "unix_s": begin_s, "run": run + "0" * 48})
         if verdicts is not None:

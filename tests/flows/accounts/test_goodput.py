@@ -48,6 +48,24 @@ def test_a_step_counts_once_where_it_was_made_first(life: Life) -> None:
     assert account.tokens_per_s == pytest.approx(2.0), "over the whole life"
 
 
+def test_an_epoch_takes_its_steps_and_over_the_whole_life_what_lies_between_them(life: Life) -> None:
+    life.flow("a", 0.0, 60.0, steps_per_epoch=4.0)
+    life.attempt("a", 1.0, 12.0, numbered(1, 8, 3.0), failure=LOST)
+    life.attempt("a", 20.0, 40.0, numbered(5, 12, 25.0))
+    account = life.account()
+    assert account.num_epochs == pytest.approx(3.0), "12 steps that count"
+    assert account.epoch_s == pytest.approx(4.0)
+    assert account.epoch_wall_s == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("steps_per_epoch", [None, 0.0, -1.0, float("inf"), "many"])
+def test_where_nobody_knows_how_many_steps_are_an_epoch_none_is_told(life: Life, steps_per_epoch) -> None:
+    life.flow("a", 0.0, 60.0, steps_per_epoch=steps_per_epoch)
+    life.attempt("a", 1.0, 12.0, numbered(1, 8, 3.0))
+    account = life.account()
+    assert (account.num_epochs, account.epoch_s, account.epoch_wall_s) == (None, None, None)
+
+
 def test_a_roll_back_within_an_attempt_makes_steps_again(life: Life) -> None:
     life.flow("a", 0.0, 20.0)
     life.attempt("a", 0.0, 20.0, [*numbered(1, 6, 1.0), *numbered(3, 8, 8.0)])

@@ -31,7 +31,15 @@ def by_name(wanted: DesiredState) -> dict[str, Resource]:
 
 
 AUTOMATIONS = (
-    *("zombie runs", "waiting runs", "lost starts", "starving pipelines", "failed runs", "missed windows"),
+    *(
+        "zombie runs",
+        "waiting runs",
+        "lost starts",
+        "starving pipelines",
+        "cost bounds",
+        "failed runs",
+        "missed windows",
+    ),
     "new champions",
 )
 
@@ -59,6 +67,17 @@ def test_the_workspace_is_tidied_daily_where_a_profile_says_so_and_nothing_goes_
     request = {"apply": False, "keep_last": 7, "older_than_days": 30, "scrub_gb": 100.0}
     assert daily["parameters"] == made["parameters"] == {"request": request}
     assert HousekeepingRequest.model_validate(request).older_than_days == 30
+
+
+def test_a_pipeline_with_a_bound_on_its_cost_goes_by_the_profiles_prices_and_needs_some(
+    make_wanted: Make,
+) -> None:
+    pipelines = {"nightly": pipeline("nightly", "cost_bound: {usd_per_month: 50}\n"), "free": pipeline("free", "")}
+    with pytest.raises(ConfigError, match=r"nightly: cost_bound.* the profile production has no prices"):
+        desired(make_wanted(pipelines=pipelines))
+    made = by_name(make_wanted(pipelines=pipelines, profile={"prices": {"device_hour_usd": {"any": 2.0}}}))
+    assert made["retrain/nightly"].fields["job_variables"]["env"]["HEADWAY_PROFILE"] == "production"
+    assert "HEADWAY_PROFILE" not in made["retrain/free"].fields["job_variables"]["env"]
 
 
 def test_a_report_is_made_the_morning_after_its_period_with_the_prices_of_the_profile(make_wanted: Make) -> None:
@@ -143,6 +162,7 @@ def test_a_run_is_a_zombie_after_three_heartbeats(make_wanted: Make, heartbeat_s
         "Infrastructure",
         "Stopped",
         "WindowClosed",
+        "CostBoundReached",
         "Starving",
         "OutsideWindow",
         "WindowTooShort",
@@ -247,7 +267,7 @@ def test_alerts_that_reach_nobody_are_counted_and_the_advice_says_how_they_would
     wanted = make_wanted()
     message = silence(wanted, desired(wanted))
     assert message.startswith("nobody is told of failures and missed windows: the profile")
-    assert f"{wanted.profile_name} names no `notify`, and 6 alerts" in message
+    assert f"{wanted.profile_name} names no `notify`, and 7 alerts" in message
     assert "prefect block create" in message and "notify: slack-webhook/NAME" in message and "profiles.yaml" in message
     told = dataclasses.replace(wanted, block_ids=dict.fromkeys(("page", "ticket"), "an-id"))
     assert silence(told, desired(told)) == ""

@@ -105,7 +105,7 @@ def test_what_the_contract_said_is_of_the_newest_data_that_were_judged(life: Lif
 
 
 def test_figures_of_what_is_over_are_those_of_the_accounts(life: Life) -> None:
-    life.flow("a", 0.0, 60.0)
+    life.flow("a", 0.0, 60.0, steps_per_epoch=4.0)
     life.attempt("a", 1.0, 12.0, numbered(1, 8, 3.0), ("checkpoint", 10.5, 10.75), failure=LOST)
     life.attempt("a", 20.0, 40.0, numbered(5, 12, 25.0), ("restore", 21.0, 24.0))
     life.flow("b", 100.0, 101.0, failed=("ContractViolation", "contract", "validate"), has_run=False)
@@ -126,6 +126,8 @@ def test_figures_of_what_is_over_are_those_of_the_accounts(life: Life) -> None:
         account.waste_device_s["infrastructure"]
     )
     assert value(found, "train_run_ettr_ratio", pipeline="p") == pytest.approx(account.ettr)
+    assert value(found, "train_epoch_duration_seconds", pipeline="p") == pytest.approx(account.epoch_s)
+    assert value(found, "train_scaling_efficiency_ratio", pipeline="p", devices="2") == 1.0
     seconds = sum(value(found, "train_time_seconds_total", state=state) for state in STATES)
     assert seconds == pytest.approx(61.0), "all flow runs, whole"
 

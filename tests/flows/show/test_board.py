@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.flows.accounts.kept_accounts import all_accounts
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.show import board as boards
 from headway.flows.show.board import Board, read_board
@@ -60,6 +61,21 @@ def test_the_page_needs_nothing_else_and_no_price_is_made_up(life: Life) -> None
     page = render_html(at(life, prices=PricesSpec()))
     assert not re.findall(r"(?:src|href)\s*=|url\(|<script|https?://", page.replace("http://www.w3.org/", ""))
     assert "USD" not in page and "device-hours" in page
+
+
+def test_scaling_is_shown_of_pipelines_that_trained_on_several_numbers_of_devices(life: Life) -> None:
+    trained(life, "one", 3600.0)
+    page = render_html(at(life))
+    assert "Efficiency" not in page
+    (kept,) = all_accounts(life.workspace)
+    parts_s = {state: 2 * seconds for state, seconds in kept.goodput.parts_device_s.items()}
+    halves = {"devices": 4, "parts_device_s": parts_s, "num_tokens": kept.goodput.num_tokens}
+    other = kept.model_copy(
+        update={"run": "f" * 16, "flow_run": "two", "goodput": kept.goodput.model_copy(update=halves)}
+    )
+    life.workspace.publish_json(f"accounts/{other.run}/two.json", other.model_dump(mode="json"))
+    page = render_html(at(life))
+    assert "Efficiency" in page and "100.0 %" in page and "50.0 %" in page
 
 
 def test_a_pipeline_that_fails_is_the_first_word_unless_somebody_holds_it(life: Life) -> None:

@@ -179,7 +179,15 @@ def test_a_flow_run_whose_window_closes_completes_as_window_closed_and_as_starvi
     state = ended_by(closed, kept(request_of))
     assert (state.type.value, state.name) == ("COMPLETED", "Starving")
     assert "`headway windows` says what it needs" in (state.message or "")
-    assert {"Stopped", "WindowClosed", "Starving", "Held", "Infrastructure", *get_args(SkipState)} == set(ENDED_BY_NAME)
+    assert {
+        "Stopped",
+        "WindowClosed",
+        "CostBoundReached",
+        "Starving",
+        "Held",
+        "Infrastructure",
+        *get_args(SkipState),
+    } == set(ENDED_BY_NAME)
 
 
 def test_windows_that_end_before_a_start_comes_count_and_those_that_a_person_skips_do_not(

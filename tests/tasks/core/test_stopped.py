@@ -54,7 +54,10 @@ def run_stage(prefect_here: None, context: RunContext) -> Callable[[Exception], 
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("reason", "name"), [("window closed", "WindowClosed"), ("requested", "Stopped")])
+@pytest.mark.parametrize(
+    ("reason", "name"),
+    [("window closed", "WindowClosed"), ("cost bound reached", "CostBoundReached"), ("requested", "Stopped")],
+)
 def test_a_stage_that_stops_is_completed_under_its_name_and_logs_no_error(
     run_stage: Any, caplog: pytest.LogCaptureFixture, reason: Any, name: str
 ) -> None:

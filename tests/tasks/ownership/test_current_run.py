@@ -10,7 +10,13 @@ import pytest
 
 from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import Link, RunSpec
-from headway.data_contracts.store.errors import EnvironmentProblem, RanksLost, RunStopped, TrainingFailed
+from headway.data_contracts.store.errors import (
+    CostBoundReached,
+    EnvironmentProblem,
+    RanksLost,
+    RunStopped,
+    TrainingFailed,
+)
 from headway.tasks.core.context import CurrentWork, RunContext
 from headway.tasks.ownership import current_run
 from headway.tasks.ownership.pipeline_history import PipelineEvent, read, ref_of
@@ -95,6 +101,19 @@ def test_what_failed_for_good_or_a_person_stopped_is_not_carried_on(context: Run
     assert current_run.cut_run(context) is None
     current_run.start(context, run.sha256)
     assert current_run.cut_run(context) == run, "asked for again, it is at work again"
+
+
+def test_what_has_cost_what_it_may_is_carried_on_before_newer_data_and_is_no_lost_window(
+    context: RunContext, described
+) -> None:
+    run = described("1")
+    current_run.start(context, run.sha256)
+    end(context, CostBoundReached("x", reason="cost bound reached"))
+    assert current_run.cut_run(context) == run
+    now = read(context.workspace, context.pipeline)
+    assert (now.state, now.windows_cut) == ("bounded", 0)
+    current_run.start(context, run.sha256)
+    assert read(context.workspace, context.pipeline).state == "started"
 
 
 def test_a_retrain_by_hand_of_newer_data_is_what_windows_go_on_with(context: RunContext, described) -> None:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from headway.data_contracts.store.errors import RunStopped, StopReason
+from headway.data_contracts.store.errors import StopReason, stop_error
 from headway.training.launch.base import protocol
 from headway.training.launch.base.protocol import read_json, write_json
 from headway.training.launch.base.record import record_or_none
@@ -37,6 +37,12 @@ class StopRequest:
     """What the time means; a step is asked for."""
     detail: str = ""
     """In the words of whoever asked."""
+    paid_s: float = math.inf
+    """How long the devices may still be held for what the run may cost: a bound in time once they are held."""
+    paid_since_unix_s: float = 0.0
+    """When that was reckoned; what attempts have taken since is paid from it."""
+    paid_detail: str = ""
+    """Which bound on the cost it is."""
 
     @classmethod
     def now(cls, detail: str) -> Self:
@@ -60,7 +66,21 @@ class StopRequest:
             doing: what would begin now.
         """
         if (due := self.if_due()) is not None:
-            raise RunStopped(f"{due.why}: {doing} was not started.", advice=advice, reason=due.reason)
+            raise stop_error(f"{due.why}: {doing} was not started.", advice=advice, reason=due.reason)
+
+    def holding_devices(self, now_unix_s: float, paid_already_s: float) -> Self:
+        """The same from when the devices are held: what may still be paid for ends at a moment.
+
+        Not before: a scheduler's queue is free, and may be longer than all that is paid for.
+
+        Args:
+            paid_already_s: of attempts since it was reckoned.
+        """
+        end_unix_s = now_unix_s + self.paid_s - paid_already_s
+        unpaid = replace(self, paid_s=math.inf, paid_since_unix_s=0.0, paid_detail="")
+        if end_unix_s >= self.at_unix_s:
+            return unpaid
+        return replace(unpaid, at_unix_s=end_unix_s, reason="cost bound reached", detail=self.paid_detail)
 
     @property
     def why(self) -> str:
@@ -78,8 +98,9 @@ class StopRequest:
         return " or ".join(filter(None, (step, time_over)))
 
     def environment(self) -> dict[str, str]:
-        """For guards and ranks."""
-        return {protocol.STOP_REQUEST: json.dumps(asdict(self))} if str(self) else {}
+        """For guards and ranks, whose devices are held; ranks of an older run know of no cost."""
+        fields = {name: value for name, value in asdict(self).items() if not name.startswith("paid")}
+        return {protocol.STOP_REQUEST: json.dumps(fields)} if str(self) else {}
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
@@ -87,6 +108,12 @@ class StopRequest:
 
 
 NEVER = StopRequest()
+
+
+def continuing(command: str, reason: StopReason | None) -> str:
+    """What to do about a stop."""
+    when = " once that bound in the pipeline file lets it" if reason == "cost bound reached" else ""
+    return f"`{command}` continues it{when}."
 
 
 def request_stop(run_dir: Path, detail: str) -> None:

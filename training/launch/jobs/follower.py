@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from headway.data_contracts.store.errors import EnvironmentProblem, RunStopped
+from headway.data_contracts.store.errors import EnvironmentProblem, RunStopped, stop_error
 from headway.training.launch.base.gang import Gang, LaunchSpec
 from headway.training.launch.base.lease import WatcherLease
 from headway.training.launch.base.retry_budget import AttemptRecords
@@ -315,7 +315,7 @@ class Follower:
 
 def _stopped(gang: Gang, what: str, due: StopRequest = NEVER) -> RunStopped:
     advice = f"`{gang.continued_by}` continues it."
-    return RunStopped(what, where=str(gang.run_dir), advice=advice, reason=due.reason)
+    return stop_error(what, where=str(gang.run_dir), advice=advice, reason=due.reason)
 
 
 def _unreachable(handle: JobHandle, report: JobReport) -> EnvironmentProblem:

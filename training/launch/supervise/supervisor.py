@@ -11,12 +11,19 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from headway.data_contracts.store.errors import HeadwayError, RanksLost, RunStopped, StopReason, TrainingFailed
+from headway.data_contracts.store.errors import (
+    HeadwayError,
+    RanksLost,
+    RunStopped,
+    StopReason,
+    TrainingFailed,
+    stop_error,
+)
 from headway.data_contracts.store.places import lost_place
 from headway.data_contracts.store.publication import make_folder
 from headway.training.launch.base.failure import Failure
@@ -27,7 +34,7 @@ from headway.training.launch.base.launcher import Launcher
 from headway.training.launch.base.protocol import TOKEN, AttemptFiles, StorePlace
 from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords, GiveUp, decide
 from headway.training.launch.base.run_lock import owning
-from headway.training.launch.base.stop_request import StopRequest, clear_stop, requested_stop
+from headway.training.launch.base.stop_request import StopRequest, clear_stop, continuing, requested_stop
 from headway.training.launch.diagnosis.logs import last_lines
 from headway.training.launch.diagnosis.outcome import AttemptOutcome, stopped_outcome
 from headway.training.launch.hosts.membership import Membership
@@ -103,9 +110,10 @@ class _Supervisor:
         poll: Callable[[], int | None],
         requested: Callable[[], StopRequest | None],
     ) -> None:
-        self._spec, self._gang, self._launcher, self._ledger = spec, gang, launcher, ledger
+        self._spec, self._launcher, self._ledger = spec, launcher, ledger
         self._scope, self._token, self._poll, self._asked = scope, token, poll, requested
         self._records = AttemptRecords(gang.run_dir)
+        self._gang = gang = replace(gang, stop=_while_held(gang.stop, self._records.in_scope(scope)))
         self._membership = Membership(spec, gang, launcher, ledger, self._records)
 
     def run(self) -> AttemptOutcome:
@@ -229,8 +237,9 @@ class _Supervisor:
         # Otherwise the next retrain would be stopped by the same request.
         clear_stop(self._gang.run_dir)
         self._ledger.event("run.stopped", reason=reason, message=what, continued_by=self._gang.continued_by)
-        advice = f"`{self._gang.continued_by}` continues it."
-        return RunStopped(what, where=str(self._gang.run_dir), advice=advice, reason=reason)
+        return stop_error(
+            what, where=str(self._gang.run_dir), advice=continuing(self._gang.continued_by, reason), reason=reason
+        )
 
     def _back_off(self, wait_s: float) -> None:
         with self._ledger.span("attempt.backoff"):
@@ -239,6 +248,16 @@ class _Supervisor:
                 # A request must not wait for the end of a long back-off.
                 self._raise_if_stopped()
                 time.sleep(min(left_s, POLL_S))
+
+
+def _while_held(stop: StopRequest, records: Sequence[AttemptRecord]) -> StopRequest:
+    """With what may be paid for as a moment, from now on; an earlier start of the same job has used some of it."""
+    paid_s = sum(
+        max((record.end_unix_s or record.start_unix_s) - record.start_unix_s, 0.0)
+        for record in records
+        if record.start_unix_s >= stop.paid_since_unix_s
+    )
+    return stop.holding_devices(time.time(), paid_s)
 
 
 def _make_attempt_folder(run_dir: Path, folder: Path) -> None:

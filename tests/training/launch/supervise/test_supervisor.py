@@ -14,6 +14,7 @@ import pytest
 
 from headway.data_contracts.store.errors import (
     ContractViolation,
+    CostBoundReached,
     EnvironmentProblem,
     RanksLost,
     RunStopped,
@@ -292,6 +293,21 @@ def test_when_the_time_is_over_nothing_is_started(toy_run) -> None:
     with pytest.raises(RunStopped, match=r"budget spent .*: no attempt was started"):
         run(toy_run, gang)
     assert toy_run.num_attempts() == 0
+
+
+def test_what_may_be_paid_for_is_used_up_by_attempts_since_it_was_reckoned(toy_run) -> None:
+    gang = replace(toy_run.gang("--steps", "1"), stop=StopRequest(paid_s=3600.0, paid_since_unix_s=time.time()))
+    assert run(toy_run, gang).state == "done"
+    (record,) = AttemptRecords(toy_run.folder).all()
+    assert record.end_unix_s is not None
+    took_s = record.end_unix_s - record.start_unix_s
+    stop = replace(gang.stop, paid_s=took_s, paid_detail="usd_per_run: 1.00")
+    with pytest.raises(
+        CostBoundReached, match=r"cost bound reached \(usd_per_run: 1.00\): no attempt was started"
+    ) as why:
+        run(toy_run, replace(gang, stop=stop))
+    assert "continues it once that bound in the pipeline file lets it" in why.value.advice
+    assert toy_run.num_attempts() == 1
 
 
 def test_warm_up_and_evaluation_end_as_soon_as_the_time_is_over(toy_run, end_the_time) -> None:
