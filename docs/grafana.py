@@ -196,6 +196,18 @@ ON_CALL = Board(
                     unit="s",
                     queries=[(f"time() - headway_retrain_finished_timestamp_seconds{OF}", "{{pipeline}}")],
                 ),
+                Panel(
+                    title="Since a probe last succeeded",
+                    says="Two hours and ten minutes without one, where one is due each hour, is a page.",
+                    unit="s",
+                    queries=[("time() - headway_probe_last_success_timestamp_seconds", "{{launcher}}")],
+                ),
+                Panel(
+                    title="What the newest probe took",
+                    says="And 0 where it failed: a small retrain of made-up data, through every stage.",
+                    unit="s",
+                    queries=[("headway_probe_duration_seconds * headway_probe_success", "{{launcher}}")],
+                ),
             ),
         ),
         (

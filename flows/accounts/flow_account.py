@@ -23,6 +23,8 @@ from headway.training.observe.ledger import Event
 FORMAT_VERSION = 1
 STANDARD = "standard"
 """The class of a pipeline that says none, as none could for a while."""
+PROBE = "probe"
+"""The class of Headway's own probes: they cost something, and no objective, trend or alert of pipelines counts them."""
 CURVE_POINTS = 100
 """Of loss and step time that are kept for a picture."""
 

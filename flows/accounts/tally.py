@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from headway.flows.accounts.cost import UNPAID, CostLine, costs, total
 from headway.flows.accounts.figures import TrainingFigures
-from headway.flows.accounts.flow_account import FlowAccount, Outcome
+from headway.flows.accounts.flow_account import PROBE, FlowAccount, Outcome
 from headway.flows.accounts.goodput import FORWARD, Recovery, State, added
 from headway.flows.accounts.objectives import ORDERLY, TRAINING
 from headway.flows.config.profiles import PricesSpec
@@ -27,7 +27,11 @@ class Tally:
     cost: CostLine = field(default_factory=lambda: total([], 0))
 
     def take(self, account: FlowAccount, prices: PricesSpec) -> None:
-        """Add a flow run that is over."""
+        """Add a flow run that is over; of a probe, what it cost."""
+        cost = costs([account], "pipeline", prices)
+        self.cost = total([self.cost, *cost] if self.cost.num_flow_runs else cost, self.cost.num_flow_runs + 1)
+        if account.job_class == PROBE:
+            return
         self.num_flow_runs += 1
         self.outcomes[account.outcome] += 1
         if account.outcome in ("failed", "lost"):
@@ -36,8 +40,6 @@ class Tally:
         self.recoveries.extend(account.goodput.recoveries)
         self.device_s = added(self.device_s, account.goodput.parts_device_s)
         self.figures.add(account.figures)
-        cost = costs([account], "pipeline", prices)
-        self.cost = total([self.cost, *cost] if self.num_flow_runs > 1 else cost, self.num_flow_runs)
 
     @property
     def num_bad(self) -> int:

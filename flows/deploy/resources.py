@@ -49,6 +49,7 @@ MOVE_CHAMPION = "move-champion"
 HOUSEKEEPING = "housekeeping"
 REPORT = "report"
 GAME_DAY = "game-day"
+PROBE = "probe"
 WATCH = "watch"
 
 

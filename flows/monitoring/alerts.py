@@ -11,6 +11,7 @@ from textwrap import indent
 from typing import Literal
 
 from headway.flows.accounts.objectives import LEAST_ETTR, OBJECTIVES
+from headway.flows.accounts.probe_records import LATE_INTERVALS, LATE_SLACK_S
 from headway.flows.monitoring.burn_rates import BUDGET_WINDOW, burning
 
 Severity = Literal["page", "ticket"]
@@ -194,6 +195,33 @@ PAGES = (
         description=(
             "Nothing need have failed: starts may be missed, or its file cannot be read. Run `headway windows "
             "{{ $labels.pipeline }}` and `headway status`, and look whether a worker is running."
+        ),
+    ),
+    Alert(
+        name="ProbeFailed",
+        severity="page",
+        group="state",
+        expr="headway_probe_success == 0",
+        summary="{{ $labels.instance }}: the newest probe of launcher {{ $labels.launcher }} failed.",
+        description=(
+            "A small retrain of made-up data did not come to its end, so pipelines may fail likewise. Run `headway "
+            "board` to see in which stage, then `headway doctor` on the worker's machine."
+        ),
+    ),
+    Alert(
+        name="ProbeLate",
+        severity="page",
+        group="state",
+        expr=(
+            "time() - headway_probe_timestamp_seconds\n"
+            f"> {LATE_INTERVALS} * headway_probe_interval_seconds + {LATE_SLACK_S}"
+        ),
+        lasts="1m",
+        summary="{{ $labels.instance }}: the newest probe of {{ $labels.launcher }} is {{ $value | humanizeDuration }} "
+        "old.",
+        description=(
+            "Nothing need have failed: no worker may be running, or the Prefect server is away, and then no schedule "
+            "starts. Look at the work pool, and run `headway status`."
         ),
     ),
     Alert(

@@ -9,7 +9,7 @@ from typing import get_args
 from headway.data_contracts.store.errors import Cause
 from headway.flows.accounts.cost import costs
 from headway.flows.accounts.figures import Histogram, TrainingFigures, take_into
-from headway.flows.accounts.flow_account import FlowAccount
+from headway.flows.accounts.flow_account import PROBE, FlowAccount
 from headway.flows.accounts.goodput import STATES, State, added
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.monitoring.samples import Samples
@@ -46,6 +46,13 @@ class Totals:
 
     def take(self, account: FlowAccount) -> None:
         self.flow_runs.add(account.flow_run)
+        for line in costs([account], "pipeline", self._prices):
+            self._usd["productive"] += line.productive_usd
+            self._usd["wasted"] += line.wasted_usd
+            self._usd["overhead"] += line.usd - line.productive_usd - line.wasted_usd
+            self._joules += line.joules or 0.0
+        if account.job_class == PROBE:
+            return  # it has families of its own
         self._runs[account.pipeline, account.job_class, account.outcome, account.cause] += 1
         newest = self._newest.get(account.pipeline)
         if newest is None or account.end_unix_s > newest.end_unix_s:
@@ -61,11 +68,6 @@ class Totals:
             take_into(self._recoveries_s, "total", recovery.total_s, "long")
             for state, seconds in recovery.parts_s.items():
                 take_into(self._recoveries_s, state, seconds, "long")
-        for line in costs([account], "pipeline", self._prices):
-            self._usd["productive"] += line.productive_usd
-            self._usd["wasted"] += line.wasted_usd
-            self._usd["overhead"] += line.usd - line.productive_usd - line.wasted_usd
-            self._joules += line.joules or 0.0
         self._interruptions.update(account.interruptions)
         self._resumes.update(account.resumes)
         self._requeues.update(account.requeues)

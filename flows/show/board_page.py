@@ -40,6 +40,7 @@ def render_html(board: Board) -> str:
         tiles(_tiles(board)),
         _trend(board),
         _live(board),
+        _probes(board),
         _failing(board),
         _interruptions(board),
         _list(board),
@@ -148,6 +149,21 @@ def _live(board: Board) -> str:
     return section(
         "Running here", table(("Pipeline", "Run", "Stage", "Step", "ETA"), rows, num_words=5) + "".join(told)
     )
+
+
+def _probes(board: Board) -> str:
+    if not board.probes:
+        return ""
+    rows = []
+    for each in board.probes:
+        how = "succeeded" if each.has_succeeded else " ".join(filter(None, ("failed", each.stage, each.cause)))
+        age = length(max(board.unix_s - each.end_unix_s, 0.0))
+        since = "never" if each.last_success_unix_s is None else f"{moment(each.last_success_unix_s)} UTC"
+        late = ", and late" if each.is_late(board.unix_s) else ""
+        rows.append((each.launcher, f"{how}{late}", since, age, length(each.end_unix_s - each.begin_unix_s)))
+    titles = ("Launcher", "The newest", "Last success", "Ended before", "Took")
+    note = "Small retrains of made-up data, through every stage. Nothing else on this page counts them but costs."
+    return section("Probes", table(titles, rows, num_words=3), note=note)
 
 
 def _failing(board: Board) -> str:

@@ -22,7 +22,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import count, length, moment
 from headway.flows.accounts.cost import JOULES_PER_KWH, OVERHEAD, PRODUCTIVE, CostLine, CostLines
 from headway.flows.accounts.figures import WHOLE
-from headway.flows.accounts.flow_account import FlowAccount
+from headway.flows.accounts.flow_account import PROBE, FlowAccount
 from headway.flows.accounts.kept_accounts import all_accounts, settle
 from headway.flows.accounts.objectives import CHECKPOINTS, LEAST_ETTR, ORDERLY, RUNS
 from headway.flows.accounts.tally import Tally, share
@@ -196,6 +196,10 @@ class _Collected:
         self.steps: dict[tuple[str, str], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
 
     def take(self, account: FlowAccount) -> None:
+        for lines in (self.by_pipeline, self.by_cause, self._by_device[_device(account)]):
+            lines.take(account)
+        if account.job_class == PROBE:
+            return
         if account.outcome in ("failed", "lost"):
             self.failed.append(
                 FailedFlowRun(
@@ -207,8 +211,6 @@ class _Collected:
                     host=account.host,
                 )
             )
-        for lines in (self.by_pipeline, self.by_cause, self._by_device[_device(account)]):
-            lines.take(account)
         steps = account.figures.steps
         if WHOLE in steps.durations_s:
             num_steps, sum_s = self.steps[account.pipeline, account.host]

@@ -99,6 +99,7 @@ TRAINS = {'train_run_info{pipeline="nightly", flow_run="f", run="r", stage="laun
 SINCE = 'train_run_stage_since_timestamp_seconds{pipeline="nightly"}'
 LAST_STEP = 'train_run_last_step_timestamp_seconds{pipeline="nightly"}'
 SCRUBBED = "headway_scrub%s_timestamp_seconds"
+PROBE = 'headway_probe_%s{launcher="local"}'
 HELD = {'headway_pipeline_held{pipeline="nightly"}': "1+0x{n}"}
 SELDOM = {
     "groups": [
@@ -246,6 +247,29 @@ CASES = {
         series={FINISHED % "seldom": "0+0x{n}"}, at_s=49 * 3600, step_s=300, rules=SELDOM, fires="ScheduleSilent"
     ),
     "one that is expected and never finished": Case(series={}, at_s=900, rules=SELDOM, fires="ScheduleSilent"),
+    "a probe failed": Case(
+        series={PROBE % "success": "0+0x{n}", PROBE % "timestamp_seconds": "0+60x{n}"}, at_s=60, fires="ProbeFailed"
+    ),
+    "a probe of an hour ago succeeded": Case(
+        series={
+            PROBE % "success": "1+0x{n}",
+            PROBE % "timestamp_seconds": "0+0x{n}",
+            PROBE % "interval_seconds": "3600+0x{n}",
+        },
+        at_s=7740,
+    ),
+    "and no other came": Case(
+        series={
+            PROBE % "success": "1+0x{n}",
+            PROBE % "timestamp_seconds": "0+0x{n}",
+            PROBE % "interval_seconds": "3600+0x{n}",
+        },
+        at_s=7920,
+        fires="ProbeLate",
+    ),
+    "a probe that is due each day": Case(
+        series={PROBE % "timestamp_seconds": "0+0x{n}", PROBE % "interval_seconds": "86400+0x{n}"}, at_s=7920
+    ),
     "the exporter is down": Case(series={"up": "0+0x{n}"}, at_s=180, is_watched=False, fires="ExporterDown"),
     "nobody was ever watched": Case(series={}, at_s=900, is_watched=False, fires="ExporterDown WorkspaceUnseen"),
     "the exporter shows old figures": Case(
