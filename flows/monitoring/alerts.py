@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from textwrap import indent
-from typing import Literal
+from typing import Literal, get_args
 
-from headway.flows.accounts.objectives import LEAST_ETTR, OBJECTIVES
+from headway.flows.accounts.objectives import LEAST_ETTR, OBJECTIVES, Severity
 from headway.flows.accounts.probe_records import LATE_INTERVALS, LATE_SLACK_S
 from headway.flows.monitoring.burn_rates import BUDGET_WINDOW, burning
 
-Severity = Literal["page", "ticket"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 Group = Literal["now", "state", "days"]
 """How soon an alert has to be seen, and so how often its condition is looked at."""
 
@@ -457,22 +457,31 @@ TICKETS = (
     ),
 )
 
-BURNS = tuple(
-    Alert(
-        name=objective.alert,
+
+def _burn(name: str, severity: Severity) -> Alert | None:
+    """Of all objectives that the alert speaks for; None: none of them has this severity."""
+    of_alert = [each for each in OBJECTIVES if each.alert == name and severity in each.severities]
+    if not of_alert:
+        return None
+    by_class = f" of class {_CLASS}" if of_alert[0].job_class else ""
+    allowed = ", ".join(f"{1 - each.target:.1%} {each.job_class}".strip() for each in of_alert)
+    return Alert(
+        name=name,
         severity=severity,
         group="days",
-        expr=burning(objective, severity),
-        summary=f"{{{{ $labels.instance }}}}: {objective.title} spend their error budget too fast.",
+        expr="\nor\n".join(burning(each, severity) for each in of_alert),
+        summary=f"{{{{ $labels.instance }}}}: {of_alert[0].title}{by_class} spend their error budget too fast.",
         description=(
-            f"{{{{ $value | humanizePercentage }}}} of them failed; {BUDGET_WINDOW} allow {1 - objective.target:.1%}. "
-            f"{objective.advice}"
+            f"{{{{ $value | humanizePercentage }}}} of them failed; {BUDGET_WINDOW} allow {allowed}. "
+            f"{of_alert[0].advice}"
         ),
     )
-    for objective in OBJECTIVES
-    for severity in ("page", "ticket")
-)
-"""Two for each objective: a fast burn is a page, a slow one a ticket."""
+
+
+_CLASS = "{{ $labels.job_class }}"
+_BURN_NAMES = tuple(dict.fromkeys(objective.alert for objective in OBJECTIVES))
+BURNS = tuple(alert for name in _BURN_NAMES for severity in SEVERITIES if (alert := _burn(name, severity)) is not None)
+"""A fast burn is a page, a slow one a ticket; classes say which of them they want."""
 
 OF_PIPELINES = frozenset(
     {

@@ -37,6 +37,12 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         # Flow runs that are over.
         "train_runs_total": _counter("Flow runs, by how they ended.", "pipeline", "job_class", "outcome", "cause"),
+        "train_window_runs_total": _counter(
+            "Flow runs that were started for a window: `done` before it closed, or `cut` by it.",
+            "pipeline",
+            "job_class",
+            "outcome",
+        ),
         "train_run_duration_seconds": _histogram("Wall time of flow runs.", "pipeline", "outcome"),
         "train_time_seconds_total": _counter("Wall time of runs' lives, by what it was good for.", "state"),
         "train_device_seconds_total": _counter("The same times devices.", "state"),

@@ -30,6 +30,8 @@ class Totals:
         """Those that were taken."""
         self._runs: Counter[tuple[str, str, str, str]] = Counter()
         """By pipeline, job class, outcome and cause."""
+        self._window_runs: Counter[tuple[str, str, str]] = Counter()
+        """By pipeline, job class and whether the window was long enough."""
         self._newest: dict[str, FlowAccount] = {}
         """Of each pipeline."""
         self._durations_s: dict[tuple[str, str], Histogram] = {}
@@ -54,6 +56,8 @@ class Totals:
         if account.job_class == PROBE:
             return  # it has families of its own
         self._runs[account.pipeline, account.job_class, account.outcome, account.cause] += 1
+        if account.window_outcome:
+            self._window_runs[account.pipeline, account.job_class, account.window_outcome] += 1
         newest = self._newest.get(account.pipeline)
         if newest is None or account.end_unix_s > newest.end_unix_s:
             self._newest[account.pipeline] = account
@@ -115,6 +119,11 @@ class Totals:
         for each in sorted(may_be | self._runs.keys()):
             of = dict(zip(("pipeline", "job_class", "outcome", "cause"), each, strict=True))
             samples.value("train_runs_total", self._runs[each], **of)
+        for pipeline, job_class in sorted({each[:2] for each in self._runs}):
+            for outcome in ("done", "cut"):
+                number = self._window_runs[pipeline, job_class, outcome]
+                of = {"pipeline": pipeline, "job_class": job_class, "outcome": outcome}
+                samples.value("train_window_runs_total", number, **of)
         for (pipeline, outcome), histogram in sorted(self._durations_s.items()):
             samples.histogram("train_run_duration_seconds", histogram, pipeline=pipeline, outcome=outcome)
         for pipeline, (_, ratio) in sorted(self._ettr.items()):

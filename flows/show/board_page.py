@@ -13,6 +13,7 @@ from headway.flows.accounts.cost import CostLine
 from headway.flows.accounts.figures import Histogram
 from headway.flows.accounts.flow_account import FlowAccount
 from headway.flows.accounts.goodput import MEANING, added
+from headway.flows.accounts.objectives import CLASS_OBJECTIVES, LEAST_EVENTS, WINDOW_DAYS
 from headway.flows.run.running_retrains import words
 from headway.flows.show.board import DAY_S, Board, Day, Listed, failing
 
@@ -38,6 +39,7 @@ def render_html(board: Board) -> str:
     sections = (
         banner("bad" if fails else "warn" if problems else "good", kicker, word, lead),
         tiles(_tiles(board)),
+        _objectives(board),
         _trend(board),
         _live(board),
         _probes(board),
@@ -72,6 +74,35 @@ def _tiles(board: Board) -> list[tuple[str, str]]:
 
 def _percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.0f} %" if whole else "none"
+
+
+def _objectives(board: Board) -> str:
+    rows = []
+    for name, target in CLASS_OBJECTIVES.items():
+        found = board.tally.by_class.get(name)
+        if found is not None and (found.num_events or found.num_done_in_window or found.num_cut):
+            success = _held(found.success, target.success, found.num_events)
+            in_window = _held(found.in_window, target.in_window, found.num_done_in_window + found.num_cut)
+            rows.append((name, success, f"{100 * target.success:g} %", in_window, _target(target.in_window)))
+    if not rows:
+        return ""
+    titles = ("Job class", "Succeeded", "Objective", "Done before their window closed", "Objective")
+    note = (
+        f"Failures by people and data count for none. An objective holds over {WINDOW_DAYS} days, and fewer than "
+        f"{LEAST_EVENTS} retrains say nothing about it."
+    )
+    return section("Objectives", table(titles, rows), note=note)
+
+
+def _held(found: float | None, target: float | None, num_events: int) -> str:
+    if found is None:
+        return "none"
+    word = "missed, " if target is not None and found < target and num_events >= LEAST_EVENTS else ""
+    return f"{word}{100 * found:.1f} % of {num_events:,}"
+
+
+def _target(target: float | None) -> str:
+    return "" if target is None else f"{100 * target:g} %"
 
 
 def _trend(board: Board) -> str:
