@@ -25,6 +25,8 @@ from grafana_foundation_sdk.models.common import (
 from grafana_foundation_sdk.models.dashboard import DashboardCursorSync, DataSourceRef
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
+from headway.flows.accounts.objectives import CLASS_OBJECTIVES
+
 FOLDER = Path(__file__).resolve().parents[1] / "deployments" / "monitoring"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${source}")
 OF = '{pipeline=~"$pipeline"}'
@@ -50,6 +52,12 @@ class Board:
     since: str
     """How far it looks back at first."""
     rows: Sequence[tuple[str, Sequence[Panel]]]
+
+
+def _objectives(name: Literal["success", "in_window"]) -> str:
+    """In words, by job class."""
+    by_class = ((job_class, getattr(each, name)) for job_class, each in CLASS_OBJECTIVES.items())
+    return ", ".join(f"{100 * target:g} % {job_class}" for job_class, target in by_class if target is not None)
 
 
 def _quantiles(family: str, matchers: str, window: str, by: str = "") -> list[tuple[str, str]]:
@@ -80,11 +88,18 @@ EXECUTIVE = Board(
                     queries=[(f"sum by (outcome) (increase(train_runs_total{OF}[1d]))", "{{outcome}}")],
                 ),
                 Panel(
-                    title="Success, without failures that people or data caused",
-                    says="Of 30 days. The objective is 99 %; experiments do not count.",
+                    title="Success by job class, without failures that people or data caused",
+                    says=f"Of 30 days. The objectives are {_objectives('success')}.",
                     unit="percentunit",
                     kind="figure",
-                    queries=[("1 - workspace:runs_bad:share_30d", "{{instance}}")],
+                    queries=[("1 - class:runs_bad:share_30d", "{{job_class}} {{instance}}")],
+                ),
+                Panel(
+                    title="Done before their window closed, by job class",
+                    says=f"Of 30 days. The objectives are {_objectives('in_window')}.",
+                    unit="percentunit",
+                    kind="figure",
+                    queries=[("1 - class:windows_bad:share_30d", "{{job_class}} {{instance}}")],
                 ),
                 Panel(
                     title="Time to complete",
@@ -210,6 +225,18 @@ ON_CALL = Board(
                     says="Longer than its schedule allows is a page.",
                     unit="s",
                     queries=[(f"time() - headway_retrain_finished_timestamp_seconds{OF}", "{{pipeline}}")],
+                ),
+                Panel(
+                    title="Since a probe last succeeded",
+                    says="Two hours and ten minutes without one, where one is due each hour, is a page.",
+                    unit="s",
+                    queries=[("time() - headway_probe_last_success_timestamp_seconds", "{{launcher}}")],
+                ),
+                Panel(
+                    title="What the newest probe took",
+                    says="And 0 where it failed: a small retrain of made-up data, through every stage.",
+                    unit="s",
+                    queries=[("headway_probe_duration_seconds * headway_probe_success", "{{launcher}}")],
                 ),
             ),
         ),

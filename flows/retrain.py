@@ -121,7 +121,7 @@ def evaluate_and_register(run: RunContext, pipeline: PipelineSpec, training: Lin
         )
         # As late as it is decided: other retrains may have failed while this one trained.
         if pipeline.promotion.budget == "freeze" and not run.blocked_promotion:
-            run = replace(run, blocked_promotion=spent_budget(run.workspace))
+            run = replace(run, blocked_promotion=spent_budget(run.workspace, pipeline.job_class))
         outcome = register(run, pipeline.registry, pipeline.promotion, pipeline.launch, checkpoint, evaluation)
     if outcome.promoted:
         emit_champion_event(pipeline.registry.model, outcome.version, outcome.reason)

@@ -18,6 +18,7 @@ import headway
 from headway.data_contracts.store import documents, errors
 from headway.data_contracts.store.errors import HeadwayError
 from headway.flows import watch
+from headway.flows.accounts.objectives import CLASS_OBJECTIVES, WINDOW_DAYS
 from headway.flows.act.editor_schemas import FileKind
 from headway.flows.act.explain import Explanation, KeyHelp, explain
 from headway.flows.cli.command_line import PANELS, app
@@ -327,7 +328,18 @@ def metrics_page() -> str:
         "States are those of [the account of a run](../concepts/time-account.md), causes those of "
         "[errors](exit-codes.md). [Deploy](../how-to/deploy.md#prometheus) says how to collect them."
     )
-    return _page("Metrics", about, _table(("family", "kind", "labels", "meaning"), rows), after)
+    by_class = [(_code(name), f"{each.success:.1%}", _share(each.in_window)) for name, each in CLASS_OBJECTIVES.items()]
+    objectives = (
+        f"## Objectives\n\nOver {WINDOW_DAYS} days, by the [job class](pipeline-file.md) of a pipeline. Failures by "
+        "people and data count for none. Rules, boards, reports and the freeze of promotion are made of this table."
+    )
+    titles = ("job class", "retrains succeed", "those in windows are done before they close")
+    families = _table(("family", "kind", "labels", "meaning"), rows)
+    return _page("Metrics", about, families, after, objectives, _table(titles, by_class))
+
+
+def _share(target: float | None) -> str:
+    return "no matter" if target is None else f"{target:.1%}"
 
 
 def environment_page() -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, model_validator
 
-from headway.data_contracts.store.errors import RunBusy
+from headway.data_contracts.store.errors import RunBusy, StopReason
 from headway.flows.accounts.data_figures import VERDICTS, DataFigures
 from headway.flows.accounts.figures import Amount, Count, Moment, Step, Text, TrainingFigures, finite
 from headway.flows.accounts.goodput import Goodput, goodput_of
@@ -25,6 +25,9 @@ from headway.training.observe.ledger_lines import LARGEST
 FORMAT_VERSION = 1
 STANDARD = "standard"
 """The class of a pipeline that says none, as none could for a while."""
+PROBE = "probe"
+"""The class of Headway's own probes: they cost something, and no objective, trend or alert of pipelines counts them."""
+WINDOW_CLOSED: StopReason = "window closed"
 CURVE_POINTS = 100
 """Of loss and step time that are kept for a picture."""
 
@@ -56,6 +59,8 @@ class FlowAccount(BaseModel):
     pipeline: Text
     owner: Text = ""
     job_class: Text = STANDARD
+    in_window: bool = False
+    """Whether it was started for a window of its pipeline."""
     host: Text
     device: Text
     """The kind that it trained on, as its maker names it; `cpu` also where it trained nothing."""
@@ -83,6 +88,13 @@ class FlowAccount(BaseModel):
     data: DataFigures | None = None
     """None: it came to no verdict on data."""
 
+    @property
+    def window_outcome(self) -> Literal["", "done", "cut"]:
+        """Whether it was done before its window closed; empty: it was for none, or something else ended it."""
+        if self.in_window and self.outcome == "succeeded":
+            return "done"
+        return "cut" if self.in_window and (self.outcome, self.cause) == ("stopped", WINDOW_CLOSED) else ""
+
 
 def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Goodput | None) -> FlowAccount:
     """The account of a flow run that is over, or so far.
@@ -108,6 +120,7 @@ def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Good
         pipeline=flow.pipeline,
         owner=str(begin.get("owner") or ""),
         job_class=str(begin.get("job_class") or STANDARD),
+        in_window=begin.get("in_window") is True,
         host=str(begin.get("host", "")),
         device=next((attempt.device for attempt in reversed(attempts) if attempt.device), "cpu"),
         run=flow.run,

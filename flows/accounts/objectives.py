@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, cast
 
 from headway.flows.accounts.goodput import STATES, State
+from headway.flows.config.job_class import JobClass
 
 ORDERLY = ("config", "data", "contract", "promotion", "stopped")
 """Causes that are a person's to mend, or none: no objective of ours counts them."""
@@ -32,23 +36,73 @@ LEAST_EVENTS = 10
 """A ratio of fewer says nothing."""
 
 
+Severity = Literal["page", "ticket"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassObjectives:
+    """What retrains of a job class are held to over `WINDOW_DAYS`."""
+
+    success: float
+    """Of those that neither a person nor data ended, the share that succeeds."""
+    in_window: float | None
+    """Of those that were started for a window, the share that is done before it closes; None: no matter."""
+    success_burns: tuple[Severity, ...] = ("page", "ticket")
+    window_burns: tuple[Severity, ...] = ("ticket",)
+
+
+CLASS_OBJECTIVES: Mapping[JobClass, ClassObjectives] = MappingProxyType(
+    {
+        "critical": ClassObjectives(success=0.995, in_window=0.95, window_burns=("page", "ticket")),
+        "standard": ClassObjectives(success=0.99, in_window=0.9),
+        "experiment": ClassObjectives(success=0.9, in_window=None, success_burns=("ticket",)),
+    }
+)
+"""Rules, boards, reports, the freeze of promotion and the documentation are made of this."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Objective:
     key: str
-    """Of its totals: `workspace:<key>_bad:total` of `workspace:<key>:total`."""
+    """Of its totals: `<level>:<key>_bad:total` of `<level>:<key>:total`."""
     alert: str
     title: str
     target: float
     """The share that has to be good over `WINDOW_DAYS`."""
     advice: str
+    level: Literal["workspace", "class"] = "workspace"
+    job_class: str = ""
+    """Of level `class`."""
+    severities: tuple[Severity, ...] = ("page", "ticket")
+    """Of its burns: a fast one is a page, a slow one a ticket."""
 
 
-RUNS = Objective(
-    key="runs",
-    alert="RunBudgetBurns",
-    title="retrains",
-    target=0.99,
-    advice="Neither people nor data were the cause. Run `headway status`, and compare the failure cards.",
+RUNS = tuple(
+    Objective(
+        key="runs",
+        level="class",
+        job_class=job_class,
+        alert="RunBudgetBurns",
+        title="retrains",
+        target=objectives.success,
+        severities=objectives.success_burns,
+        advice="Neither people nor data were the cause. Run `headway status`, and compare the failure cards.",
+    )
+    for job_class, objectives in CLASS_OBJECTIVES.items()
+)
+WINDOWS = tuple(
+    Objective(
+        key="windows",
+        level="class",
+        job_class=job_class,
+        alert="WindowBudgetBurns",
+        title="retrains in windows",
+        target=objectives.in_window,
+        severities=objectives.window_burns,
+        advice="Their window closed before they were done. Run `headway windows NAME --next 14d` for each.",
+    )
+    for job_class, objectives in CLASS_OBJECTIVES.items()
+    if objectives.in_window is not None
 )
 CHECKPOINTS = Objective(
     key="checkpoints",
@@ -57,4 +111,9 @@ CHECKPOINTS = Objective(
     target=0.995,
     advice="Run `headway logs`, and look at the disk and the memory of the machine that wrote them.",
 )
-OBJECTIVES = (RUNS, CHECKPOINTS)
+OBJECTIVES = (*RUNS, *WINDOWS, CHECKPOINTS)
+
+
+def objectives_of(job_class: str) -> ClassObjectives:
+    """Of a class that a record names; one that there is no more is held to what is standard."""
+    return CLASS_OBJECTIVES.get(cast(JobClass, job_class), CLASS_OBJECTIVES["standard"])

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headway.flows.accounts.cost import UNPAID, CostLine, costs, total
 from headway.flows.accounts.figures import TrainingFigures
-from headway.flows.accounts.flow_account import FlowAccount, Outcome
+from headway.flows.accounts.flow_account import PROBE, FlowAccount, Outcome
 from headway.flows.accounts.goodput import FORWARD, Recovery, State, added
 from headway.flows.accounts.objectives import ORDERLY, TRAINING
 from headway.flows.config.profiles import PricesSpec
+
+
+@dataclass(kw_only=True, slots=True)
+class JobClassTally:
+    """Of a job class, what its objectives count."""
+
+    num_good: int = 0
+    num_bad: int = 0
+    """Failed or lost, and neither by a person nor by data."""
+    num_done_in_window: int = 0
+    num_cut: int = 0
+    """Their window closed before they were done."""
+
+    @property
+    def num_events(self) -> int:
+        return self.num_good + self.num_bad
+
+    @property
+    def success(self) -> float | None:
+        return share(self.num_good, self.num_events)
+
+    @property
+    def in_window(self) -> float | None:
+        return share(self.num_done_in_window, self.num_done_in_window + self.num_cut)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -20,6 +44,7 @@ class Tally:
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     causes: Counter[str] = field(default_factory=Counter)
     """Of flow runs that failed or were lost."""
+    by_class: defaultdict[str, JobClassTally] = field(default_factory=lambda: defaultdict(JobClassTally))
     interruptions: Counter[str] = field(default_factory=Counter)
     recoveries: list[Recovery] = field(default_factory=list)
     device_s: dict[State, float] = field(default_factory=dict)
@@ -27,17 +52,24 @@ class Tally:
     cost: CostLine = field(default_factory=lambda: total([], 0))
 
     def take(self, account: FlowAccount, prices: PricesSpec) -> None:
-        """Add a flow run that is over."""
+        """Add a flow run that is over; of a probe, what it cost."""
+        cost = costs([account], "pipeline", prices)
+        self.cost = total([self.cost, *cost] if self.cost.num_flow_runs else cost, self.cost.num_flow_runs + 1)
+        if account.job_class == PROBE:
+            return
         self.num_flow_runs += 1
         self.outcomes[account.outcome] += 1
         if account.outcome in ("failed", "lost"):
             self.causes[account.cause] += 1
+        of_class = self.by_class[account.job_class]
+        of_class.num_good += account.outcome == "succeeded"
+        of_class.num_bad += account.outcome in ("failed", "lost") and account.cause not in ORDERLY
+        of_class.num_done_in_window += account.window_outcome == "done"
+        of_class.num_cut += account.window_outcome == "cut"
         self.interruptions.update(account.interruptions)
         self.recoveries.extend(account.goodput.recoveries)
         self.device_s = added(self.device_s, account.goodput.parts_device_s)
         self.figures.add(account.figures)
-        cost = costs([account], "pipeline", prices)
-        self.cost = total([self.cost, *cost] if self.num_flow_runs > 1 else cost, self.num_flow_runs)
 
     @property
     def num_bad(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -16,6 +16,7 @@ from headway.data_contracts.store.file_systems import CREDENTIALS
 from headway.data_contracts.store.installation import HOME
 from headway.data_contracts.types.strict_yaml import parse_yaml_model, read_text, refused_values
 from headway.flows.config.cost_bound import CostBoundSpec
+from headway.flows.config.job_class import JobClass
 from headway.flows.config.triggers import TriggersSpec
 from headway.flows.config.windows import WindowsSpec
 from headway.flows.console.pipeline_names import OF_A_PIPELINE, pipeline_files, pipeline_name
@@ -32,9 +33,6 @@ from headway.training.frozen.recipe_check import own_methods
 from headway.training.launch.base.gang import LaunchSpec
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]*$"
-
-
-JobClass = Literal["critical", "standard", "experiment"]
 
 
 class PipelineSpec(Frozen):
@@ -56,8 +54,8 @@ class PipelineSpec(Frozen):
     )
     job_class: JobClass = Field(
         default="standard",
-        description="How urgent its failures are; alerts are routed by it. Those of an `experiment` are tickets, and "
-        "spend no error budget.",
+        description="How urgent its failures are, and which objectives it is held to; alerts are routed by it. Those "
+        "of an `experiment` are tickets.",
     )
     occupies: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Annotated[int, Field(ge=1)]] = Field(
         default_factory=dict,

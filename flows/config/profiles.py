@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from headway.data_contracts.store.credentials import credential_in_value, is_secret_name
 from headway.data_contracts.store.documents import Frozen, Json
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.strict_yaml import parse_yaml_model, read_text
+from headway.training.launch.base.gang import LaunchSpec
 
 PROFILES = "profiles.yaml"
 MIN_HEARTBEAT_S = 30
@@ -64,6 +65,35 @@ class GameDaySpec(Frozen):
         default="10:00", pattern=r"^([01]\d|2[0-3]):[0-5]\d$", description="When, in UTC: while somebody is there."
     )
     drills: tuple[DrillName, ...] = Field(default=(), description="Failure modes; empty: all but F8.")
+
+
+PROBE_WITHIN_S = 1800.0
+"""Waiting in a scheduler's queue included."""
+
+
+def _shareable(launch: LaunchSpec) -> LaunchSpec:
+    if launch.world_size & (launch.world_size - 1):
+        raise ValueError(f"a probe's micro-batches are a power of two, which {launch.world_size} ranks cannot share")
+    return launch
+
+
+ProbeLaunch = Annotated[LaunchSpec, AfterValidator(_shareable)]
+
+
+class ProbeSpec(Frozen):
+    """A deployment that makes a small retrain of made-up data, through every stage, to see whether one still can be."""
+
+    every: Literal["hour", "day"] = Field(default="hour", description="Each full hour, or each midnight in UTC.")
+    launch: ProbeLaunch = Field(
+        default=LaunchSpec(), description="Where its ranks run, as a pipeline file's `launch` says it."
+    )
+    within_s: float = Field(
+        default=PROBE_WITHIN_S, gt=0, description="Seconds after which it is ended, and has failed."
+    )
+
+    @property
+    def interval_s(self) -> float:
+        return {"hour": 3600.0, "day": 86400.0}[self.every]
 
 
 class PricesSpec(Frozen):
@@ -123,6 +153,7 @@ class DeploymentProfile(Frozen):
         default=(), description="Periods that are reported on, the morning after each is over, at 06:00 UTC."
     )
     game_day: GameDaySpec | None = Field(default=None, description="When drills are made; empty: never by itself.")
+    probe: ProbeSpec | None = Field(default=None, description="When probes are made; empty: never by itself.")
     prices: PricesSpec = Field(default=PricesSpec(), description="What devices cost there; `headway cost` adds up.")
     notify: str = Field(
         default="",

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from headway.data_contracts.store.documents import Json
 from headway.flows import watch
+from headway.flows.accounts.objectives import Severity
 from headway.flows.config.profiles import HEARTBEATS_MISSED
 from headway.flows.deploy.resources import WATCH, DesiredState, Resource
-from headway.flows.monitoring.alerts import Severity
 from headway.flows.prefect_api.champion_event import CHAMPION_MOVED, MODEL
 from headway.flows.report.summary import AWAITING_APPROVAL
 from headway.flows.triggers.run_requests import BY_LIMIT

@@ -34,6 +34,7 @@ from headway.flows.deploy.resources import (
     GAME_DAY,
     HOUSEKEEPING,
     MOVE_CHAMPION,
+    PROBE,
     REPORT,
     RETRAIN,
     TRIALS,
@@ -46,6 +47,7 @@ from headway.flows.game_day_flow import game_day
 from headway.flows.housekeeping_flow import housekeeping
 from headway.flows.prefect_api.client import connected
 from headway.flows.prefect_api.server_auth import openness
+from headway.flows.probe_flow import probe
 from headway.flows.report_flow import report
 from headway.flows.retrain_flow import retrain
 from headway.flows.search import trials
@@ -152,6 +154,7 @@ def _wanted(folder: Path, profile_name: str, project_folder: str = "") -> Desire
             HOUSEKEEPING: _form(housekeeping),
             REPORT: _form(report),
             GAME_DAY: _form(game_day),
+            PROBE: _form(probe),
         },
         now=datetime.datetime.now(datetime.UTC),
     )

@@ -10,13 +10,14 @@ from headway.data_contracts.store.documents import Json
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.config.cost_bound import PROFILE
 from headway.flows.config.pipeline_spec import PipelineSpec
-from headway.flows.config.profiles import GameDaySpec, HousekeepingSpec
+from headway.flows.config.profiles import PROBE_WITHIN_S, GameDaySpec, HousekeepingSpec, ProbeSpec
 from headway.flows.config.triggers import TriggersSpec
 from headway.flows.deploy import automations
 from headway.flows.deploy.resources import (
     GAME_DAY,
     HOUSEKEEPING,
     MOVE_CHAMPION,
+    PROBE,
     REPORT,
     RETRAIN,
     TRIALS,
@@ -36,6 +37,7 @@ ENTRYPOINTS = {
     HOUSEKEEPING: "headway.flows.housekeeping_flow.housekeeping",
     REPORT: "headway.flows.report_flow.report",
     GAME_DAY: "headway.flows.game_day_flow.game_day",
+    PROBE: "headway.flows.probe_flow.probe",
 }
 REPORTED_AT = {"week": "0 6 * * mon", "month": "0 6 1 * *", "quarter": "0 6 1 1,4,7,10 *"}
 """In UTC, by period."""
@@ -70,6 +72,7 @@ def desired(wanted: DesiredState) -> tuple[Resource, ...]:
         *(() if profile.housekeeping is None else [_housekeeping(wanted, profile.housekeeping)]),
         *(_report(wanted, period) for period in dict.fromkeys(profile.reports)),
         *(() if profile.game_day is None else [_game_day(wanted, profile.game_day)]),
+        *(() if profile.probe is None else [_probe(wanted, profile.probe)]),
         *(_watch(wanted, name, spec.triggers) for name, spec in wanted.pipelines.items() if spec.triggers),
         automations.zombies(wanted),
         automations.waiting_runs(wanted),
@@ -227,6 +230,26 @@ def _game_day(wanted: DesiredState, spec: GameDaySpec) -> Resource:
         "parameters": {"request": request},
     }
     return _deployment(wanted, GAME_DAY, "sandbox", description, {"request": request}, [planned])
+
+
+def _probe(wanted: DesiredState, spec: ProbeSpec) -> Resource:
+    description = (
+        "Retrain a small pipeline of made-up data, through every stage, to see whether this worker, its launcher and "
+        "the workspace's store still can. It has a workspace of its own, in the folder `probes` of the other."
+    )
+    request: dict[str, Json] = {"interval_s": spec.interval_s}
+    # What is the default stays unsaid, so that a deployment is not changed by it.
+    if launch := spec.launch.model_dump(mode="json", exclude_defaults=True):
+        request["launch"] = launch
+    if spec.within_s != PROBE_WITHIN_S:
+        request["within_s"] = spec.within_s
+    planned: Json = {
+        "slug": spec.every,
+        "schedule": {"cron": {"hour": "0 * * * *", "day": "0 0 * * *"}[spec.every], "timezone": "UTC"},
+        "active": wanted.profile.schedules_active,
+        "parameters": {"request": request},
+    }
+    return _deployment(wanted, PROBE, spec.launch.launcher, description, {"request": request}, [planned])
 
 
 def _deployment(

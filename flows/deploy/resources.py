@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from headway.data_contracts.store.documents import Frozen, Json
+from headway.flows.accounts.objectives import Severity
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.profiles import DeploymentProfile
-from headway.flows.monitoring.alerts import Severity
 
 Kind = Literal["work pool", "concurrency limit", "variable", "deployment", "automation"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -49,6 +49,7 @@ MOVE_CHAMPION = "move-champion"
 HOUSEKEEPING = "housekeeping"
 REPORT = "report"
 GAME_DAY = "game-day"
+PROBE = "probe"
 WATCH = "watch"
 
 

@@ -22,8 +22,9 @@ from pydantic import BaseModel
 
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, HeadwayError
 from headway.data_contracts.types.report_text import count
+from headway.flows.accounts.objectives import Severity
 from headway.flows.console.output import print_line, print_lines
-from headway.flows.monitoring.alerts import ALERTS, Alert, Severity
+from headway.flows.monitoring.alerts import ALERTS, Alert
 from headway.flows.monitoring.rules import RUNBOOKS
 from headway.flows.show.delivered_alerts import keep_delivered
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from textwrap import indent
-from typing import Literal
+from typing import Literal, get_args
 
-from headway.flows.accounts.objectives import LEAST_ETTR, OBJECTIVES
+from headway.flows.accounts.objectives import LEAST_ETTR, OBJECTIVES, Severity
+from headway.flows.accounts.probe_records import LATE_INTERVALS, LATE_SLACK_S
 from headway.flows.monitoring.burn_rates import BUDGET_WINDOW, burning
 
-Severity = Literal["page", "ticket"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 Group = Literal["now", "state", "days"]
 """How soon an alert has to be seen, and so how often its condition is looked at."""
 
@@ -194,6 +195,33 @@ PAGES = (
         description=(
             "Nothing need have failed: starts may be missed, or its file cannot be read. Run `headway windows "
             "{{ $labels.pipeline }}` and `headway status`, and look whether a worker is running."
+        ),
+    ),
+    Alert(
+        name="ProbeFailed",
+        severity="page",
+        group="state",
+        expr="headway_probe_success == 0",
+        summary="{{ $labels.instance }}: the newest probe of launcher {{ $labels.launcher }} failed.",
+        description=(
+            "A small retrain of made-up data did not come to its end, so pipelines may fail likewise. Run `headway "
+            "board` to see in which stage, then `headway doctor` on the worker's machine."
+        ),
+    ),
+    Alert(
+        name="ProbeLate",
+        severity="page",
+        group="state",
+        expr=(
+            "time() - headway_probe_timestamp_seconds\n"
+            f"> {LATE_INTERVALS} * headway_probe_interval_seconds + {LATE_SLACK_S}"
+        ),
+        lasts="1m",
+        summary="{{ $labels.instance }}: the newest probe of {{ $labels.launcher }} is {{ $value | humanizeDuration }} "
+        "old.",
+        description=(
+            "Nothing need have failed: no worker may be running, or the Prefect server is away, and then no schedule "
+            "starts. Look at the work pool, and run `headway status`."
         ),
     ),
     Alert(
@@ -440,22 +468,31 @@ TICKETS = (
     ),
 )
 
-BURNS = tuple(
-    Alert(
-        name=objective.alert,
+
+def _burn(name: str, severity: Severity) -> Alert | None:
+    """Of all objectives that the alert speaks for; None: none of them has this severity."""
+    of_alert = [each for each in OBJECTIVES if each.alert == name and severity in each.severities]
+    if not of_alert:
+        return None
+    by_class = f" of class {_CLASS}" if of_alert[0].job_class else ""
+    allowed = ", ".join(f"{1 - each.target:.1%} {each.job_class}".strip() for each in of_alert)
+    return Alert(
+        name=name,
         severity=severity,
         group="days",
-        expr=burning(objective, severity),
-        summary=f"{{{{ $labels.instance }}}}: {objective.title} spend their error budget too fast.",
+        expr="\nor\n".join(burning(each, severity) for each in of_alert),
+        summary=f"{{{{ $labels.instance }}}}: {of_alert[0].title}{by_class} spend their error budget too fast.",
         description=(
-            f"{{{{ $value | humanizePercentage }}}} of them failed; {BUDGET_WINDOW} allow {1 - objective.target:.1%}. "
-            f"{objective.advice}"
+            f"{{{{ $value | humanizePercentage }}}} of them failed; {BUDGET_WINDOW} allow {allowed}. "
+            f"{of_alert[0].advice}"
         ),
     )
-    for objective in OBJECTIVES
-    for severity in ("page", "ticket")
-)
-"""Two for each objective: a fast burn is a page, a slow one a ticket."""
+
+
+_CLASS = "{{ $labels.job_class }}"
+_BURN_NAMES = tuple(dict.fromkeys(objective.alert for objective in OBJECTIVES))
+BURNS = tuple(alert for name in _BURN_NAMES for severity in SEVERITIES if (alert := _burn(name, severity)) is not None)
+"""A fast burn is a page, a slow one a ticket; classes say which of them they want."""
 
 OF_PIPELINES = frozenset(
     {

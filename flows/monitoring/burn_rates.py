@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal
 
-from headway.flows.accounts.objectives import LEAST_EVENTS, WINDOW_DAYS, Objective
+from headway.flows.accounts.objectives import LEAST_EVENTS, WINDOW_DAYS, Objective, Severity
 
 BUDGET_WINDOW = f"{WINDOW_DAYS}d"
-BURN_RATES: Mapping[Literal["page", "ticket"], tuple[tuple[float, str, str], ...]] = MappingProxyType(
+BURN_RATES: Mapping[Severity, tuple[tuple[float, str, str], ...]] = MappingProxyType(
     {
         "page": ((14.4, "1h", "5m"), (6.0, "6h", "30m")),
         "ticket": ((3.0, "1d", "2h"), (1.0, "3d", "6h")),
@@ -35,17 +34,18 @@ def _seconds(window: str) -> int:
 
 def bad_share(objective: Objective, window: str) -> str:
     """The name of the series that `rules` records."""
-    return f"workspace:{objective.key}_bad:share_{window}"
+    return f"{objective.level}:{objective.key}_bad:share_{window}"
 
 
-def burning(objective: Objective, severity: Literal["page", "ticket"]) -> str:
+def burning(objective: Objective, severity: Severity) -> str:
     """The condition: for one of the pairs, both windows are over the rate, and the long one has enough events."""
+    of = f'{{job_class="{objective.job_class}"}}' if objective.job_class else ""
     pairs = []
     for rate, long, short in BURN_RATES[severity]:
         limit = f"{rate:g} * {1 - objective.target:.3g}"
         pairs.append(
-            f"{bad_share(objective, long)} > {limit}\n"
-            f"and {bad_share(objective, short)} > {limit}\n"
-            f"and increase(workspace:{objective.key}:total[{long}]) >= {LEAST_EVENTS}"
+            f"{bad_share(objective, long)}{of} > {limit}\n"
+            f"and {bad_share(objective, short)}{of} > {limit}\n"
+            f"and increase({objective.level}:{objective.key}:total{of}[{long}]) >= {LEAST_EVENTS}"
         )
     return "\nor\n".join(pairs)

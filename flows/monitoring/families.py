@@ -37,6 +37,12 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         # Flow runs that are over.
         "train_runs_total": _counter("Flow runs, by how they ended.", "pipeline", "job_class", "outcome", "cause"),
+        "train_window_runs_total": _counter(
+            "Flow runs that were started for a window: `done` before it closed, or `cut` by it.",
+            "pipeline",
+            "job_class",
+            "outcome",
+        ),
         "train_run_duration_seconds": _histogram("Wall time of flow runs.", "pipeline", "outcome"),
         "train_time_seconds_total": _counter("Wall time of runs' lives, by what it was good for.", "state"),
         "train_device_seconds_total": _counter("The same times devices.", "state"),
@@ -136,6 +142,11 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "headway_scrub_unchecked_files": _gauge("Of these files, those that no scrub has read yet."),
         "headway_scrub_damaged_files": _gauge("Of these files, those that are gone or differ from their digest."),
+        "headway_probe_success": _gauge("1: the newest probe came to its end; 0: it did not.", "launcher"),
+        "headway_probe_timestamp_seconds": _gauge("When the newest probe ended.", "launcher"),
+        "headway_probe_last_success_timestamp_seconds": _gauge("When a probe last succeeded.", "launcher"),
+        "headway_probe_duration_seconds": _gauge("What the newest probe took.", "launcher"),
+        "headway_probe_interval_seconds": _gauge("How often one is due.", "launcher"),
         "headway_workspace_free_bytes": _gauge("Free on the disk of the workspace's local side."),
         # The machine that the exporter runs on.
         "train_node_network_bytes_total": _counter("Through each network interface.", "node", "nic", "direction"),

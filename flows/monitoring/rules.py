@@ -22,7 +22,7 @@ RUNBOOKS = "operations/alerts.html"
 """Below the address of the documentation, which each site has to say for itself."""
 EVERY: dict[Group, str] = {"now": "2s", "state": "15s", "days": "1m"}
 """How often the rules of a group are looked at."""
-_BUDGETED = 'job_class!="experiment"'
+SUCCEEDED = 'outcome="succeeded"'
 _SEEN = "0 * headway_status_timestamp_seconds"
 
 _HEADER = """\
@@ -51,6 +51,11 @@ def _of_pipelines(outcomes: str) -> str:
     )
 
 
+def _of_classes(family: str, matchers: str, *labels: str) -> str:
+    summed = f"sum without ({', '.join(labels)})"
+    return f"{summed} ({family}{{{matchers}}})\nor 0 * {summed} ({family})"
+
+
 def _totals_now() -> Iterator[dict[str, Any]]:
     corrupt = 'op="verify", outcome="corrupt"'
     yield _total("checkpoints_corrupt", _of_workspace("train_checkpoint_total", corrupt, "op", "outcome"))
@@ -68,11 +73,14 @@ def _totals_of_state() -> Iterator[dict[str, Any]]:
 
 
 def _totals_of_days() -> Iterator[dict[str, Any]]:
-    run_labels = ("pipeline", "job_class", "outcome", "cause")
-    bad = f'outcome=~"failed|lost", cause!~"{_one_of(*ORDERLY)}", {_BUDGETED}'
-    yield _total("runs_bad", _of_workspace("train_runs_total", bad, *run_labels))
-    good = _of_workspace("train_runs_total", f'outcome="succeeded", {_BUDGETED}', *run_labels)
-    yield _total("runs", f"workspace:runs_bad:total\n+ ({good})")
+    runs = ("train_runs_total", "pipeline", "outcome", "cause")
+    bad = f'outcome=~"failed|lost", cause!~"{_one_of(*ORDERLY)}"'
+    yield _total("runs_bad", _of_classes(runs[0], bad, *runs[1:]), "class")
+    yield _total("runs", f"class:runs_bad:total\n+ ({_of_classes(runs[0], SUCCEEDED, *runs[1:])})", "class")
+    in_windows = ("train_window_runs_total", "pipeline", "outcome")
+    yield _total("windows_bad", _of_classes(in_windows[0], 'outcome="cut"', *in_windows[1:]), "class")
+    done = _of_classes(in_windows[0], 'outcome="done"', *in_windows[1:])
+    yield _total("windows", f"class:windows_bad:total\n+ ({done})", "class")
     verified = ("train_checkpoint_total", "op", "outcome")
     yield _total("checkpoints_bad", _of_workspace(verified[0], 'op="verify", outcome!="ok"', *verified[1:]))
     yield _total("checkpoints", _of_workspace(verified[0], 'op="verify"', *verified[1:]))
@@ -82,12 +90,13 @@ def _totals_of_days() -> Iterator[dict[str, Any]]:
     yield _total("training_device_seconds", _of_workspace(seconds, f'state=~"{_one_of(*TRAINING)}"', "state"))
     yield _total("cost_usd", _of_workspace("train_cost_usd_total", "", "use"))
     yield {"record": "workspace:cost_usd:day", "expr": "increase(workspace:cost_usd:total[1d])"}
-    for objective in OBJECTIVES:
+    # Those of a class have its label, and are recorded once for all classes.
+    for objective in {each.key: each for each in OBJECTIVES}.values():
+        total = f"{objective.level}:{objective.key}"
         for window in windows():
             yield {
                 "record": bad_share(objective, window),
-                "expr": f"increase(workspace:{objective.key}_bad:total[{window}])\n"
-                f"/ (increase(workspace:{objective.key}:total[{window}]) > 0)",
+                "expr": f"increase({total}_bad:total[{window}])\n/ (increase({total}:total[{window}]) > 0)",
             }
 
 

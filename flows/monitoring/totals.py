@@ -10,7 +10,7 @@ from headway.data_contracts.store.errors import Cause
 from headway.flows.accounts.cost import costs
 from headway.flows.accounts.data_figures import DataFigures
 from headway.flows.accounts.figures import Histogram, TrainingFigures, take_into
-from headway.flows.accounts.flow_account import FlowAccount
+from headway.flows.accounts.flow_account import PROBE, FlowAccount
 from headway.flows.accounts.goodput import STATES, State, added
 from headway.flows.accounts.scaling import Scaling
 from headway.flows.config.profiles import PricesSpec
@@ -32,6 +32,8 @@ class Totals:
         """Those that were taken."""
         self._runs: Counter[tuple[str, str, str, str]] = Counter()
         """By pipeline, job class, outcome and cause."""
+        self._window_runs: Counter[tuple[str, str, str]] = Counter()
+        """By pipeline, job class and whether the window was long enough."""
         self._newest: dict[str, FlowAccount] = {}
         """Of each pipeline."""
         self._data: dict[str, tuple[float, DataFigures]] = {}
@@ -54,7 +56,16 @@ class Totals:
 
     def take(self, account: FlowAccount) -> None:
         self.flow_runs.add(account.flow_run)
+        for line in costs([account], "pipeline", self._prices):
+            self._usd["productive"] += line.productive_usd
+            self._usd["wasted"] += line.wasted_usd
+            self._usd["overhead"] += line.usd - line.productive_usd - line.wasted_usd
+            self._joules += line.joules or 0.0
+        if account.job_class == PROBE:
+            return  # it has families of its own
         self._runs[account.pipeline, account.job_class, account.outcome, account.cause] += 1
+        if account.window_outcome:
+            self._window_runs[account.pipeline, account.job_class, account.window_outcome] += 1
         newest = self._newest.get(account.pipeline)
         if newest is None or account.end_unix_s > newest.end_unix_s:
             self._newest[account.pipeline] = account
@@ -71,11 +82,6 @@ class Totals:
             take_into(self._recoveries_s, "total", recovery.total_s, "long")
             for state, seconds in recovery.parts_s.items():
                 take_into(self._recoveries_s, state, seconds, "long")
-        for line in costs([account], "pipeline", self._prices):
-            self._usd["productive"] += line.productive_usd
-            self._usd["wasted"] += line.wasted_usd
-            self._usd["overhead"] += line.usd - line.productive_usd - line.wasted_usd
-            self._joules += line.joules or 0.0
         self._interruptions.update(account.interruptions)
         self._resumes.update(account.resumes)
         self._requeues.update(account.requeues)
@@ -129,6 +135,11 @@ class Totals:
         for each in sorted(may_be | self._runs.keys()):
             of = dict(zip(("pipeline", "job_class", "outcome", "cause"), each, strict=True))
             samples.value("train_runs_total", self._runs[each], **of)
+        for pipeline, job_class in sorted({each[:2] for each in self._runs}):
+            for outcome in ("done", "cut"):
+                number = self._window_runs[pipeline, job_class, outcome]
+                of = {"pipeline": pipeline, "job_class": job_class, "outcome": outcome}
+                samples.value("train_window_runs_total", number, **of)
         for (pipeline, outcome), histogram in sorted(self._durations_s.items()):
             samples.histogram("train_run_duration_seconds", histogram, pipeline=pipeline, outcome=outcome)
         for pipeline, (_, ratio) in sorted(self._ettr.items()):

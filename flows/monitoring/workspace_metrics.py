@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.accounts.figures import TrainingFigures
 from headway.flows.accounts.kept_accounts import all_accounts, settle
+from headway.flows.accounts.probe_records import ProbeRecord, newest_probes
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.monitoring.devices import DeviceFigures
 from headway.flows.monitoring.live import LiveFlow, LiveFlows
@@ -50,6 +51,7 @@ class WorkspaceMetrics:
             for retrain in running:
                 _fill_retrain(samples, retrain, self._live.known[retrain.flow_run])
             _fill_kept(samples, read_kept(self._workspace))
+            _fill_probes(samples, newest_probes(self._workspace))
             fill_machine(samples, self._workspace.local_root)
             self._devices.fill(samples)
             samples.value("headway_status_timestamp_seconds", time.time())
@@ -143,6 +145,18 @@ def _fill_scrub(samples: Samples, report: ScrubReport | None) -> None:
         samples.value("headway_scrub_oldest_check_timestamp_seconds", report.oldest_check_unix_s)
     samples.value("headway_scrub_unchecked_files", report.num_never_checked)
     samples.value("headway_scrub_damaged_files", len(report.damaged))
+
+
+def _fill_probes(samples: Samples, records: Iterable[ProbeRecord]) -> None:
+    for record in records:
+        launcher = record.launcher
+        samples.value("headway_probe_success", float(record.has_succeeded), launcher=launcher)
+        samples.value("headway_probe_timestamp_seconds", record.end_unix_s, launcher=launcher)
+        if record.last_success_unix_s is not None:
+            last_unix_s = record.last_success_unix_s
+            samples.value("headway_probe_last_success_timestamp_seconds", last_unix_s, launcher=launcher)
+        samples.value("headway_probe_duration_seconds", record.end_unix_s - record.begin_unix_s, launcher=launcher)
+        samples.value("headway_probe_interval_seconds", record.interval_s, launcher=launcher)
 
 
 def _unix_s(moment: str) -> float:

@@ -145,7 +145,7 @@ def _ledger(
         # The kernel gives a number again once its process has ended; with the start it is unique.
         here = {"host": socket.gethostname(), "pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
         who = {"pipeline": pipeline.pipeline, "owner": pipeline.owner, "job_class": pipeline.job_class}
-        begin = {**who, "note": request.note, "started_unix_s": started_unix_s, **here}
+        begin = {**who, "note": request.note, "in_window": request.in_window, "started_unix_s": started_unix_s, **here}
         # On record: whoever sends the trace of a flow run that was killed has another environment.
         given = {} if parent is None else {"traceparent": parent.header}
         ledger.event("flow.begin", **begin, **({"stop": message} if (message := str(stop)) else {}), **given)

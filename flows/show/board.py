@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.accounts.cost import CostLine, costs, total
-from headway.flows.accounts.flow_account import FlowAccount, Outcome
+from headway.flows.accounts.flow_account import PROBE, FlowAccount, Outcome
 from headway.flows.accounts.kept_accounts import account_so_far, all_accounts, settle
+from headway.flows.accounts.probe_records import ProbeRecord, newest_probes
 from headway.flows.accounts.scaling import Scaling, ScalingLine
 from headway.flows.accounts.tally import Tally
 from headway.flows.config.profiles import PricesSpec
@@ -62,6 +63,8 @@ class Board:
     has_prices: bool
     kept: KeptStatus
     running: list[RunningRetrain]
+    probes: list[ProbeRecord]
+    """The newest of each launcher."""
     days: dict[int, Day] = field(default_factory=dict)
     listed: list[Listed] = field(default_factory=list)
     """The newest first."""
@@ -87,6 +90,7 @@ def read_board(workspace_uri: str, num_days: int, prices: PricesSpec) -> Board:
         has_prices=bool(prices.device_hour_usd),
         kept=read_kept(workspace),
         running=read_running(workspace),
+        probes=newest_probes(workspace),
     )
     since_unix_s = board.unix_s - num_days * DAY_S
     kept = (account for account in all_accounts(workspace) if account.end_unix_s >= since_unix_s)
@@ -96,6 +100,8 @@ def read_board(workspace_uri: str, num_days: int, prices: PricesSpec) -> Board:
     for account in kept:
         scaling.take(account)
         _add(board, account, prices)
+        if account.job_class == PROBE:
+            continue
         _push(listed, _line(account, prices), LISTED)
         if account.curve is not None:
             _push(newest, (account.end_unix_s, account.flow_run, account), CURVES)
@@ -134,7 +140,8 @@ def _line(account: FlowAccount, prices: PricesSpec) -> Listed:
 
 def _add(board: Board, account: FlowAccount, prices: PricesSpec) -> None:
     day = board.days.setdefault(int(account.end_unix_s // DAY_S), Day())
-    day.outcomes[account.outcome] += 1
+    if account.job_class != PROBE:
+        day.outcomes[account.outcome] += 1
     day.costs = [total([*day.costs, *costs([account], "pipeline", prices)], 0)]
     board.tally.take(account, prices)
 

@@ -13,6 +13,7 @@ from headway.flows.accounts.cost import CostLine
 from headway.flows.accounts.figures import Histogram
 from headway.flows.accounts.flow_account import FlowAccount
 from headway.flows.accounts.goodput import MEANING, added
+from headway.flows.accounts.objectives import CLASS_OBJECTIVES, LEAST_EVENTS, WINDOW_DAYS
 from headway.flows.run.running_retrains import words
 from headway.flows.show.board import DAY_S, Board, Day, Listed, failing
 
@@ -38,8 +39,10 @@ def render_html(board: Board) -> str:
     sections = (
         banner("bad" if fails else "warn" if problems else "good", kicker, word, lead),
         tiles(_tiles(board)),
+        _objectives(board),
         _trend(board),
         _live(board),
+        _probes(board),
         _failing(board),
         _interruptions(board),
         _list(board),
@@ -72,6 +75,35 @@ def _tiles(board: Board) -> list[tuple[str, str]]:
 
 def _percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.0f} %" if whole else "none"
+
+
+def _objectives(board: Board) -> str:
+    rows = []
+    for name, target in CLASS_OBJECTIVES.items():
+        found = board.tally.by_class.get(name)
+        if found is not None and (found.num_events or found.num_done_in_window or found.num_cut):
+            success = _held(found.success, target.success, found.num_events)
+            in_window = _held(found.in_window, target.in_window, found.num_done_in_window + found.num_cut)
+            rows.append((name, success, f"{100 * target.success:g} %", in_window, _target(target.in_window)))
+    if not rows:
+        return ""
+    titles = ("Job class", "Succeeded", "Objective", "Done before their window closed", "Objective")
+    note = (
+        f"Failures by people and data count for none. An objective holds over {WINDOW_DAYS} days, and fewer than "
+        f"{LEAST_EVENTS} retrains say nothing about it."
+    )
+    return section("Objectives", table(titles, rows), note=note)
+
+
+def _held(found: float | None, target: float | None, num_events: int) -> str:
+    if found is None:
+        return "none"
+    word = "missed, " if target is not None and found < target and num_events >= LEAST_EVENTS else ""
+    return f"{word}{100 * found:.1f} % of {num_events:,}"
+
+
+def _target(target: float | None) -> str:
+    return "" if target is None else f"{100 * target:g} %"
 
 
 def _trend(board: Board) -> str:
@@ -149,6 +181,21 @@ def _live(board: Board) -> str:
     return section(
         "Running here", table(("Pipeline", "Run", "Stage", "Step", "ETA"), rows, num_words=5) + "".join(told)
     )
+
+
+def _probes(board: Board) -> str:
+    if not board.probes:
+        return ""
+    rows = []
+    for each in board.probes:
+        how = "succeeded" if each.has_succeeded else " ".join(filter(None, ("failed", each.stage, each.cause)))
+        age = length(max(board.unix_s - each.end_unix_s, 0.0))
+        since = "never" if each.last_success_unix_s is None else f"{moment(each.last_success_unix_s)} UTC"
+        late = ", and late" if each.is_late(board.unix_s) else ""
+        rows.append((each.launcher, f"{how}{late}", since, age, length(each.end_unix_s - each.begin_unix_s)))
+    titles = ("Launcher", "The newest", "Last success", "Ended before", "Took")
+    note = "Small retrains of made-up data, through every stage. Nothing else on this page counts them but costs."
+    return section("Probes", table(titles, rows, num_words=3), note=note)
 
 
 def _failing(board: Board) -> str:

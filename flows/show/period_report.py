@@ -23,9 +23,9 @@ from headway.data_contracts.types.report_text import count, length, moment
 from headway.flows.accounts.cost import JOULES_PER_KWH, OVERHEAD, PRODUCTIVE, CostLine, CostLines
 from headway.flows.accounts.data_figures import DataFigures
 from headway.flows.accounts.figures import WHOLE
-from headway.flows.accounts.flow_account import FlowAccount
+from headway.flows.accounts.flow_account import PROBE, FlowAccount
 from headway.flows.accounts.kept_accounts import all_accounts, settle
-from headway.flows.accounts.objectives import CHECKPOINTS, LEAST_ETTR, ORDERLY, RUNS
+from headway.flows.accounts.objectives import CHECKPOINTS, CLASS_OBJECTIVES, LEAST_ETTR, ORDERLY, objectives_of
 from headway.flows.accounts.tally import Tally, share
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.report.written_report import Section, Table, WrittenReport
@@ -46,6 +46,14 @@ YEARS = range(1970, 9000)
 """Whose months have ones before and after them in Python's calendar."""
 
 
+class JobClassFigures(BaseModel):
+    """Of a job class; None: there was nothing to measure."""
+
+    success: float | None
+    in_window: float | None
+    """Of retrains that were started for a window those that were done before it closed."""
+
+
 class Figures(BaseModel):
     """Of a period; None: there was nothing to measure."""
 
@@ -53,6 +61,8 @@ class Figures(BaseModel):
     outcomes: dict[str, int]
     success: float | None
     """Of flow runs that neither a person nor data ended those that succeeded."""
+    by_class: dict[str, JobClassFigures]
+    """Those that had retrains, the most urgent first."""
     ettr: float | None
     """Of device-seconds in training those of steps that count."""
     num_recoveries: int
@@ -208,6 +218,10 @@ class _Collected:
         self.data: dict[str, JudgedData] = {}
 
     def take(self, account: FlowAccount) -> None:
+        for lines in (self.by_pipeline, self.by_cause, self._by_device[_device(account)]):
+            lines.take(account)
+        if account.job_class == PROBE:
+            return
         if account.outcome in ("failed", "lost"):
             self.failed.append(
                 FailedFlowRun(
@@ -219,8 +233,6 @@ class _Collected:
                     host=account.host,
                 )
             )
-        for lines in (self.by_pipeline, self.by_cause, self._by_device[_device(account)]):
-            lines.take(account)
         known = self.data.get(account.pipeline)
         if account.data is not None and (known is None or account.end_unix_s > known.judged_unix_s):
             self.data[account.pipeline] = JudgedData(
@@ -253,6 +265,10 @@ def _figures(tally: Tally) -> Figures:
         num_flow_runs=tally.num_flow_runs,
         outcomes=dict(tally.outcomes),
         success=tally.success,
+        by_class={
+            name: JobClassFigures(success=tally.by_class[name].success, in_window=tally.by_class[name].in_window)
+            for name in sorted(tally.by_class, key=_urgency)
+        },
         ettr=tally.ettr,
         num_recoveries=len(seconds),
         recovery_p50_s=_quantile(seconds, 0.5),
@@ -262,6 +278,11 @@ def _figures(tally: Tally) -> Figures:
         num_tokens=tally.cost.num_tokens,
         cost=tally.cost,
     )
+
+
+def _urgency(job_class: str) -> tuple[int, str]:
+    known = list(map(str, CLASS_OBJECTIVES))
+    return (known.index(job_class) if job_class in known else len(known), job_class)
 
 
 def _quantile(ascending: list[float], q: float) -> float | None:
@@ -309,13 +330,21 @@ def _decide(report: PeriodReport, now_unix_s: float) -> Iterator[str]:
     for hold in kept.held:
         if hold.since and now_unix_s - datetime.datetime.fromisoformat(hold.since).timestamp() > LONG_HOLD_S:
             yield f"{hold.pipeline}: {hold.by} holds it since {hold.since}. Release it, or take it out of the schedule."
-    if now.success is not None and now.success < RUNS.target:
-        causes = {cause: number for cause, number in report.causes.items() if cause not in ORDERLY}
-        most = max(causes, key=lambda cause: causes[cause])
-        yield (
-            f"{_percent(now.success)} of retrains succeeded, {_percent(RUNS.target)} is the objective: the most "
-            f"frequent cause is {most or 'unknown'}, {causes[most]:,} times."
-        )
+    for name, of_class in now.by_class.items():
+        target = objectives_of(name)
+        if of_class.success is not None and of_class.success < target.success:
+            causes = {cause: number for cause, number in report.causes.items() if cause not in ORDERLY}
+            most = max(causes, key=lambda cause: causes[cause])
+            yield (
+                f"{_percent(of_class.success)} of {name} retrains succeeded, {_percent(target.success)} is the "
+                f"objective: the most frequent cause of all is {most or 'unknown'}, {causes[most]:,} times."
+            )
+        in_window, wanted = of_class.in_window, target.in_window
+        if in_window is not None and wanted is not None and in_window < wanted:
+            yield (
+                f"{_percent(in_window)} of {name} retrains were done before their window closed, "
+                f"{_percent(wanted)} is the objective: lengthen windows, or make runs shorter."
+            )
     whole = share(now.num_checkpoints_verified - now.num_checkpoints_bad, now.num_checkpoints_verified)
     if whole is not None and whole < CHECKPOINTS.target:
         yield f"{count(now.num_checkpoints_bad, 'checkpoint')} of {now.num_checkpoints_verified:,} failed verification."
@@ -381,7 +410,7 @@ def written(report: PeriodReport, *, has_prices: bool) -> WrittenReport:
 
 ROWS: tuple[tuple[str, Callable[[Figures], float | None], Callable[[float], str], str], ...] = (
     ("flow runs that ended", lambda of: of.num_flow_runs, "{:,.0f}".format, ""),
-    ("retrains that succeeded", lambda of: of.success, _percent, _percent(RUNS.target)),
+    ("retrains that succeeded", lambda of: of.success, _percent, ""),
     ("training time of steps that count", lambda of: of.ettr, _percent, _percent(LEAST_ETTR)),
     ("recoveries", lambda of: of.num_recoveries, "{:,.0f}".format, ""),
     ("recovery, median", lambda of: of.recovery_p50_s, length, ""),
@@ -398,6 +427,8 @@ def _trends(report: PeriodReport, *, has_prices: bool) -> Section:
     for name, figure, shown, target in ROWS:
         now, before = figure(report.now), figure(report.before)
         rows.append((name, "none" if now is None else shown(now), "none" if before is None else shown(before), target))
+    for name in sorted({*report.now.by_class, *report.before.by_class}, key=_urgency):
+        rows += _class_rows(report, name)
     if has_prices:
         for name, part in (("cost", "usd"), ("of it productive", "productive_usd"), ("of it wasted", "wasted_usd")):
             both = [f"{getattr(of.cost, part):,.2f} USD" for of in (report.now, report.before)]
@@ -407,6 +438,15 @@ def _trends(report: PeriodReport, *, has_prices: bool) -> Section:
         rows.append(("energy, by the declared power of devices", *both, ""))
     titles = ("", f"this {report.period}", f"the {report.period} before", "objective")
     return Section("Figures", table=Table(titles, rows))
+
+
+def _class_rows(report: PeriodReport, name: str) -> Iterator[tuple[str, ...]]:
+    target, none = objectives_of(name), JobClassFigures(success=None, in_window=None)
+    now, before = (of.by_class.get(name, none) for of in (report.now, report.before))
+    yield (f"{name} retrains that succeeded", _percent(now.success), _percent(before.success), _percent(target.success))
+    if target.in_window is not None and (now.in_window, before.in_window) != (None, None):
+        both = (_percent(now.in_window), _percent(before.in_window))
+        yield (f"{name} retrains done before their window closed", *both, _percent(target.in_window))
 
 
 def _failures(report: PeriodReport) -> Section:

@@ -72,7 +72,7 @@ class PromotionSpec(Frozen):
     budget: Literal["ignore", "freeze"] = Field(
         "ignore",
         exclude_if=lambda budget: budget == "ignore",
-        description="`freeze`: while more retrains of the workspace failed within 30 days than its objective allows, "
+        description="`freeze`: while more retrains of its job class failed within 30 days than its objective allows, "
         "no retrain promotes. A person still may.",
     )
     label_leak: Literal["refuse", "allow"] = Field(

@@ -32,7 +32,7 @@ class Case:
     """Series from second 0 on, and what fires at a moment; nothing else does."""
 
     fires: str = ""
-    """Names of alerts, tickets with a `~` before them."""
+    """Names of alerts, tickets with a `~` before them, and `/` and the job class behind those that have one."""
     labels: str = ""
     """That they have besides."""
     series: dict[str, str]
@@ -55,11 +55,11 @@ def outcome_of(folder: Path, case: Case, rules: Path = SHIPPED / "rules.yaml") -
         named = f"{family}{{{', '.join(each for each in (labels, of) if each)}}}"
         values = values.replace("{n}", str(num_steps)).replace("{step}", str(case.step_s))
         series.append({"series": named, "values": values})
-    severities = {name: "ticket" if name.startswith("~") else "page" for name in case.fires.split()}
-    expected = [
-        f'{{alertname="{name.removeprefix("~")}", severity="{severity}"{case.labels}}}'
-        for name, severity in severities.items()
-    ]
+    expected = []
+    for word in case.fires.split():
+        name, _, job_class = word.removeprefix("~").partition("/")
+        of = f', job_class="{job_class}"' if job_class else case.labels
+        expected.append(f'{{alertname="{name}", severity="{"ticket" if word.startswith("~") else "page"}"{of}}}')
     files = [str(rules)]
     if case.rules is not None:
         (folder / "site.yaml").write_text(yaml.safe_dump(case.rules))
@@ -90,7 +90,8 @@ def outcome_of(folder: Path, case: Case, rules: Path = SHIPPED / "rules.yaml") -
 FAILED = 'headway_retrain_failed_timestamp_seconds{pipeline="%s", stage="launch", cause="training"}'
 FINISHED = 'headway_retrain_finished_timestamp_seconds{pipeline="%s"}'
 INFO = 'headway_pipeline_info{pipeline="nightly", job_class="%s"}'
-RUNS = 'train_runs_total{pipeline="nightly", outcome="%s", cause="%s"}'
+RUNS = 'train_runs_total{pipeline="nightly", job_class="standard", outcome="%s", cause="%s"}'
+WINDOWS = 'train_window_runs_total{pipeline="nightly", job_class="%s", outcome="%s"}'
 VERIFIED = 'train_checkpoint_total{op="verify", outcome="%s"}'
 SECONDS = 'train_device_seconds_total{state="%s"}'
 COST = 'train_cost_usd_total{use="productive"}'
@@ -99,6 +100,7 @@ TRAINS = {'train_run_info{pipeline="nightly", flow_run="f", run="r", stage="laun
 SINCE = 'train_run_stage_since_timestamp_seconds{pipeline="nightly"}'
 LAST_STEP = 'train_run_last_step_timestamp_seconds{pipeline="nightly"}'
 SCRUBBED = "headway_scrub%s_timestamp_seconds"
+PROBE = 'headway_probe_%s{launcher="local"}'
 HELD = {'headway_pipeline_held{pipeline="nightly"}': "1+0x{n}"}
 SELDOM = {
     "groups": [
@@ -246,6 +248,29 @@ CASES = {
         series={FINISHED % "seldom": "0+0x{n}"}, at_s=49 * 3600, step_s=300, rules=SELDOM, fires="ScheduleSilent"
     ),
     "one that is expected and never finished": Case(series={}, at_s=900, rules=SELDOM, fires="ScheduleSilent"),
+    "a probe failed": Case(
+        series={PROBE % "success": "0+0x{n}", PROBE % "timestamp_seconds": "0+60x{n}"}, at_s=60, fires="ProbeFailed"
+    ),
+    "a probe of an hour ago succeeded": Case(
+        series={
+            PROBE % "success": "1+0x{n}",
+            PROBE % "timestamp_seconds": "0+0x{n}",
+            PROBE % "interval_seconds": "3600+0x{n}",
+        },
+        at_s=7740,
+    ),
+    "and no other came": Case(
+        series={
+            PROBE % "success": "1+0x{n}",
+            PROBE % "timestamp_seconds": "0+0x{n}",
+            PROBE % "interval_seconds": "3600+0x{n}",
+        },
+        at_s=7920,
+        fires="ProbeLate",
+    ),
+    "a probe that is due each day": Case(
+        series={PROBE % "timestamp_seconds": "0+0x{n}", PROBE % "interval_seconds": "86400+0x{n}"}, at_s=7920
+    ),
     "the exporter is down": Case(series={"up": "0+0x{n}"}, at_s=180, is_watched=False, fires="ExporterDown"),
     "nobody was ever watched": Case(series={}, at_s=900, is_watched=False, fires="ExporterDown WorkspaceUnseen"),
     "the exporter shows old figures": Case(
@@ -401,16 +426,54 @@ CASES = {
     "a fast burn": Case(
         series={RUNS % ("succeeded", ""): after(55, 8), RUNS % ("lost", "infrastructure"): "_x55 2+0x{n}"},
         at_s=57 * 60,
-        fires="RunBudgetBurns ~RunBudgetBurns",
+        fires="RunBudgetBurns/standard ~RunBudgetBurns/standard",
     ),
-    "the same of experiments": Case(
+    "failures of experiments, of which more may fail": Case(
         series={
-            name.replace("}", ', job_class="experiment"}'): values
+            name.replace("standard", "experiment"): values
             for name, values in (
-                (RUNS % ("succeeded", ""), after(55, 8)),
+                (RUNS % ("succeeded", ""), after(55, 20)),
                 (RUNS % ("lost", "infrastructure"), "_x55 2+0x{n}"),
             )
         },
+        at_s=57 * 60,
+    ),
+    "half of all experiments": Case(
+        series={
+            name.replace("standard", "experiment"): values
+            for name, values in (
+                (RUNS % ("succeeded", ""), after(55, 8)),
+                (RUNS % ("lost", "infrastructure"), "_x55 8+0x{n}"),
+            )
+        },
+        at_s=57 * 60,
+        fires="~RunBudgetBurns/experiment",
+    ),
+    "what is nothing to a standard pipeline, of a critical one": Case(
+        series={
+            name.replace("standard", job_class): values
+            for job_class in ("standard", "critical")
+            for name, values in (
+                (RUNS % ("succeeded", ""), "0+180x{n}"),
+                (RUNS % ("lost", "infrastructure"), "0+1x{n}"),
+            )
+        },
+        at_s=2 * DAY_S,
+        step_s=1800,
+        fires="~RunBudgetBurns/critical",
+    ),
+    "windows that close too soon": Case(
+        series={WINDOWS % ("standard", "done"): after(55, 6), WINDOWS % ("standard", "cut"): after(55, 6)},
+        at_s=57 * 60,
+        fires="~WindowBudgetBurns/standard",
+    ),
+    "all windows of a critical one": Case(
+        series={WINDOWS % ("critical", "done"): after(55, 1), WINDOWS % ("critical", "cut"): after(55, 11)},
+        at_s=57 * 60,
+        fires="WindowBudgetBurns/critical ~WindowBudgetBurns/critical",
+    ),
+    "windows of experiments": Case(
+        series={WINDOWS % ("experiment", "done"): after(55, 1), WINDOWS % ("experiment", "cut"): after(55, 11)},
         at_s=57 * 60,
     ),
     "the same of nine": Case(
@@ -420,7 +483,7 @@ CASES = {
     "the same, and over since, which leaves a ticket": Case(
         series={RUNS % ("succeeded", ""): after(10, 8), RUNS % ("lost", "infrastructure"): "_x10 2+0x{n}"},
         at_s=3 * 3600,
-        fires="~RunBudgetBurns",
+        fires="~RunBudgetBurns/standard",
     ),
     "a burn by people and data": Case(
         series={
@@ -441,7 +504,7 @@ CASES = {
         series={RUNS % ("succeeded", ""): "0+24x{n}", RUNS % ("failed", "oom"): "0+1x{n}"},
         at_s=2 * DAY_S,
         step_s=1800,
-        fires="~RunBudgetBurns",
+        fires="~RunBudgetBurns/standard",
     ),
     "one bad checkpoint of three": Case(
         series={VERIFIED % "ok": after(55, 2), VERIFIED % "failed": after(55, 1)}, at_s=57 * 60
@@ -460,7 +523,8 @@ def test_what_fires_is_what_happened(name: str, tmp_path: Path) -> None:
 
 
 def test_each_alert_fires_in_some_case() -> None:
-    fired = {(word.removeprefix("~"), word.startswith("~")) for case in CASES.values() for word in case.fires.split()}
+    words = [word for case in CASES.values() for word in case.fires.split()]
+    fired = {(word.removeprefix("~").partition("/")[0], word.startswith("~")) for word in words}
     assert fired == {(alert.name, alert.severity == "ticket") for alert in ALERTS}
 
 
@@ -471,7 +535,7 @@ def test_each_alert_fires_in_some_case() -> None:
         ('outcome="corrupt"', 'outcome="rotten"', "another one"),
         ("or 0 * headway_status_timestamp_seconds", "", "a corrupt checkpoint, the first"),
         (">= 10", ">= 1", "the same of nine"),
-        (', job_class!="experiment"', "", "the same of experiments"),
+        ('job_class="standard"', 'job_class="experiment"', "failures of experiments, of which more may fail"),
         ("unless on (pipeline, job, instance) headway_pipeline_info", "", "and it is an experiment"),
         ("unless on (pipeline, job, instance) headway_pipeline_held == 1", "", "and somebody holds the pipeline"),
     ],

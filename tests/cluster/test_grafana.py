@@ -26,7 +26,7 @@ from tests.cluster.prerequisites import why_no_monitoring
 from tests.waiting import wait_until
 
 VALUES = {
-    "outcome": ("succeeded", "failed", "ok"),
+    "outcome": ("succeeded", "failed", "ok", "done", "cut"),
     "phase": ("step", "data", "sync"),
     "stage": ("total", "launch"),
     "cause": ("oom", "infrastructure"),

@@ -11,6 +11,7 @@ from typing import Any
 from headway.data_contracts.store import refs
 from headway.data_contracts.store.errors import RunStopped
 from headway.data_contracts.store.publication import Workspace
+from headway.flows.accounts.kept_accounts import all_accounts
 from headway.flows.config.request import RetrainRequest
 from headway.flows.show.decisions import open_until
 from headway.flows.windows.admission import open_pipeline
@@ -114,6 +115,8 @@ def test_what_a_window_cut_is_finished_and_registered_before_the_newest_data_are
     open_window(request, datetime.timedelta(minutes=30))
     state = retrain(request, return_state=True)
     assert state.name == "Stopped", state.message
+    latest = max(all_accounts(workspace), key=lambda account: account.begin_unix_s)
+    assert latest.in_window and latest.window_outcome == "", "a bound of its own ended it"
     done, (newer, started), stopped = history(project)[-3:]
     assert done == (run, "finished") and started == "started" and stopped == (newer, "stopped")
     finished = read(workspace, "tiny").finished

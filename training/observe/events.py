@@ -46,7 +46,8 @@ _STAGES = ("snapshot", "validate", "fit", "shard", "launch", "verify", "score", 
 EVENTS: Mapping[str, Declared] = {
     # A flow run.
     "flow.begin": _at(
-        "A flow run begins.", "pipeline owner job_class note started_unix_s host pid start_ticks stop traceparent"
+        "A flow run begins.",
+        "pipeline owner job_class note in_window started_unix_s host pid start_ticks stop traceparent",
     ),
     "flow.end": _at("It has ended, however it did."),
     "flow.stopped": _at("It was stopped, and may be continued.", "reason message continued_by"),

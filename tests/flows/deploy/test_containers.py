@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import shutil
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from headway.data_contracts.store.publication import Workspace
 from headway.flows.console.environment import DEFAULTS
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -112,7 +116,7 @@ def test_no_service_holds_a_secret_and_those_that_need_a_password_get_it_as_a_fi
 def test_servers_and_their_clients_have_the_password_and_prefect_is_closed_to_foreign_pages(
     services: dict[str, Any],
 ) -> None:
-    for name in ("prefect", "mlflow", "deploy", "worker"):
+    for name in ("prefect", "mlflow", "deploy", "worker", "metrics"):
         assert services[name]["environment"]["HEADWAY_PASSWORD_FILE"] == "/run/secrets/headway_password", name
     prefect = services["prefect"]["environment"]
     assert prefect["PREFECT_SERVER_UI_API_URL"] == f"{prefect['PREFECT_SERVER_CORS_ALLOWED_ORIGINS']}/api"
@@ -131,7 +135,7 @@ def test_no_container_has_a_capability_or_may_gain_one(services: dict[str, Any])
 
 def test_every_service_that_stays_is_watched_comes_back_and_keeps_its_data(services: dict[str, Any]) -> None:
     stay = {name: service for name, service in services.items() if name != "deploy"}
-    assert set(stay) == {"postgres", "prefect", "mlflow", "worker"}
+    assert set(stay) == {"postgres", "prefect", "mlflow", "worker", "metrics"}
     for name, service in stay.items():
         assert service["healthcheck"]["test"] and service["restart"] == "unless-stopped", name
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
@@ -139,6 +143,49 @@ def test_every_service_that_stays_is_watched_comes_back_and_keeps_its_data(servi
     kept = {each.partition(":")[0] for service in stay.values() for each in service.get("volumes", ())}
     assert volumes <= kept
     assert PINNED.fullmatch(stay["postgres"]["image"])
+
+
+def test_the_exporter_sees_the_worker_s_processes_and_is_what_the_shipped_prometheus_asks(
+    services: dict[str, Any],
+) -> None:
+    metrics, worker = services["metrics"], services["worker"]
+    # Of one machine name and another's process numbers it would take each retrain that runs for lost.
+    assert metrics["hostname"] == worker["hostname"] and metrics["pid"] == "service:worker"
+    (mounted,) = (each for each in metrics["volumes"] if each.startswith("workspace:"))
+    assert mounted == "workspace:/workspace:ro" and "workspace:/workspace" in worker["volumes"]
+    (job,) = yaml.safe_load((REPOSITORY / "deployments/monitoring/prometheus.yaml").read_text())["scrape_configs"]
+    (published,) = metrics["ports"]
+    assert job["static_configs"][0]["targets"] == [published.removesuffix(":9464")]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("file", ["docker/compose.yaml", "kubernetes/metrics.yaml"])
+def test_the_command_of_each_exporter_serves_a_workspace_behind_the_password(tmp_path: Path, file: str) -> None:
+    first = next(yaml.safe_load_all((REPOSITORY / "deployments" / file).read_text()))
+    if file.startswith("docker"):
+        command = first["services"]["metrics"]["command"]
+    else:
+        (container,) = first["spec"]["template"]["spec"]["containers"]
+        command = container["command"]
+    Workspace.create(str(tmp_path / "workspace")).publish("there.json", b"{}")
+    (tmp_path / "password").write_text("a-password\n")
+    told = {"metrics:9464": "localhost:0", "$(POD_IP):9464": "127.0.0.1:0"}
+    password = {"/run/secrets/headway_password", "/run/secrets/headway/password"}
+    here = [str(tmp_path / "password") if each in password else told.get(each, each) for each in command[1:]]
+    assert here != command[1:] and not password & set(here)
+    env = OUTSIDE | {"HEADWAY_WORKSPACE": str(tmp_path / "workspace"), "HOME": str(tmp_path)}
+    run = (sys.executable, "-P", "-m", "headway", *here)
+    with subprocess.Popen(run, env=env, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                urllib.request.urlopen(url, timeout=30)
+            key = base64.b64encode(b"headway:a-password").decode()
+            asked = urllib.request.Request(url, headers={"Authorization": f"Basic {key}"})
+            assert b"headway_status_timestamp_seconds" in urllib.request.urlopen(asked, timeout=30).read()
+        finally:
+            process.terminate()
 
 
 OUTSIDE = {

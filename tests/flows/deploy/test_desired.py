@@ -16,7 +16,9 @@ from headway.flows.deploy.desired import ENTRYPOINTS, desired
 from headway.flows.deploy.resources import DesiredState, Resource
 from headway.flows.game_day_flow import GameDayRequest
 from headway.flows.housekeeping_flow import HousekeepingRequest
+from headway.flows.probe_flow import ProbeRequest
 from headway.flows.report_flow import ReportRequest
+from headway.training.launch.base.gang import LaunchSpec
 
 from .conftest import WINDOWS, pipeline
 
@@ -101,6 +103,19 @@ def test_a_game_day_is_where_a_profile_says_so_with_its_drills(make_wanted: Make
         assert planned["schedule"] == {"cron": cron, "timezone": "UTC"} and planned["active"]
         request = GameDayRequest.model_validate(planned["parameters"]["request"])
         assert request.drills == tuple(given.get("drills", ())) and fields["parameters"] == planned["parameters"]
+
+
+def test_a_probe_is_made_each_hour_on_the_launcher_of_the_profile(make_wanted: Make) -> None:
+    assert not any(name.startswith("probe/") for name in by_name(make_wanted()))
+    ssh = {"launcher": "ssh", "nodes": 1, "ssh": {"hosts": ["a"]}}
+    for given, name, cron in (({}, "local", "0 * * * *"), ({"every": "day", "launch": ssh}, "ssh", "0 0 * * *")):
+        fields = by_name(make_wanted(profile={"probe": given}))[f"probe/{name}"].fields
+        (planned,) = fields["schedules"]
+        assert planned["schedule"] == {"cron": cron, "timezone": "UTC"} and planned["active"]
+        request = ProbeRequest.model_validate(planned["parameters"]["request"])
+        assert request.launch == LaunchSpec.model_validate(given.get("launch", {}))
+        assert request.interval_s == (3600 if cron == "0 * * * *" else 86400)
+        assert fields["parameters"] == planned["parameters"] and fields["concurrency_limit"] == 1
 
 
 def test_schedules_are_those_of_the_windows_and_keep_to_them(make_wanted: Make) -> None:

@@ -15,9 +15,9 @@ import yaml
 from headway.data_contracts.store.documents import Severity
 from headway.data_contracts.store.errors import Cause
 from headway.flows.accounts.goodput import STATES
-from headway.flows.accounts.objectives import OBJECTIVES
+from headway.flows.accounts.objectives import CLASS_OBJECTIVES, OBJECTIVES
 from headway.flows.cli.command_line import app
-from headway.flows.config.pipeline_spec import JobClass
+from headway.flows.config.job_class import JobClass
 from headway.flows.monitoring import rules
 from headway.flows.monitoring.alerts import ALERTS
 from headway.flows.monitoring.burn_rates import BURN_RATES, windows
@@ -33,7 +33,7 @@ OF_THE_SITE = {"headway:silence_limit:seconds"}
 KNOWN_VALUES = {
     "cause": set(get_args(Cause)),
     "state": {*STATES, "stopped", "silent"},
-    "outcome": {"succeeded", "failed", "lost", "ok", "corrupt"},
+    "outcome": {"succeeded", "failed", "lost", "ok", "corrupt", "done", "cut"},
     "op": {"verify"},
     "stage": {"launch", "total"},
     "phase": {"step"},
@@ -73,7 +73,8 @@ def test_a_rule_names_families_their_labels_and_values_that_there_are(rule: dict
     for name, matchers in found:
         assert name in recorded() | OF_THE_SITE or family_of(name) in FAMILIES, name
         for label, values in MATCHER.findall(matchers):
-            assert label == "job" or label in FAMILIES[family_of(name)].labels, (name, label)
+            labels = ("job_class",) if name.startswith("class:") else FAMILIES[family_of(name)].labels
+            assert label == "job" or label in labels, (name, label)
             assert set(values.split("|")) <= KNOWN_VALUES[label], (label, values)
 
 
@@ -163,13 +164,28 @@ def test_what_keeps_a_page_back_is_a_page() -> None:
 def test_pages_and_tickets_are_the_windows_of_the_objectives() -> None:
     assert windows() == ("5m", "30m", "1h", "2h", "6h", "1d", "3d", "30d")
     for objective in OBJECTIVES:
-        for severity, rates in BURN_RATES.items():
+        for severity in objective.severities:
+            rates = BURN_RATES[severity]
             (rule,) = (
                 each
                 for each in all_rules()
                 if each.get("alert") == objective.alert and each["labels"]["severity"] == severity
             )
-            assert all(f"> {rate:g} * " in rule["expr"] for rate, _, _ in rates)
+            limits = [f"> {rate:g} * {1 - objective.target:.3g}" for rate, _, _ in rates]
+            of = f'{{job_class="{objective.job_class}"}}' if objective.job_class else ""
+            assert all(f"{of} {limit}\nand" in rule["expr"] for limit in limits)
+
+
+def test_each_job_class_has_objectives_and_an_experiment_wakes_nobody() -> None:
+    assert tuple(CLASS_OBJECTIVES) == get_args(JobClass)
+    targets = [each.success for each in CLASS_OBJECTIVES.values()]
+    assert targets == sorted(targets, reverse=True), "what is more urgent is held to more"
+    experiment = CLASS_OBJECTIVES["experiment"]
+    assert experiment.in_window is None and experiment.success_burns == ("ticket",)
+    for rule in (each for each in all_rules() if each.get("alert", "").endswith("BudgetBurns")):
+        assert ('job_class="experiment"' in rule["expr"]) == (
+            rule["alert"] == "RunBudgetBurns" and rule["labels"]["severity"] == "ticket"
+        )
 
 
 def test_the_example_for_prometheus_reads_the_shipped_rules_and_asks_as_the_exporter_is_asked() -> None:

@@ -104,6 +104,19 @@ def test_what_the_contract_said_is_of_the_newest_data_that_were_judged(life: Lif
     assert value(found, "train_runs_total", pipeline="p", job_class="standard", outcome="succeeded", cause="") == 4
 
 
+def test_windows_that_were_long_enough_are_counted_by_class_from_the_first_look(life: Life) -> None:
+    of = {"job_class": "critical", "in_window": True}
+    life.flow("done", 0.0, 10.0, has_run=False, process=of)
+    life.flow("cut", 20.0, 30.0, has_run=False, stop="window closed", process=of)
+    life.flow("stopped by a person", 40.0, 50.0, has_run=False, stop="requested", process=of)
+    life.flow("by hand", 60.0, 70.0, has_run=False, process={"pipeline": "b"})
+    found = values(WorkspaceMetrics(life.workspace))
+    for pipeline, job_class, done, cut in (("p", "critical", 1, 1), ("b", "standard", 0, 0)):
+        for outcome, number in (("done", done), ("cut", cut)):
+            labels = {"pipeline": pipeline, "job_class": job_class, "outcome": outcome}
+            assert value(found, "train_window_runs_total", **labels) == number
+
+
 def test_figures_of_what_is_over_are_those_of_the_accounts(life: Life) -> None:
     life.flow("a", 0.0, 60.0, steps_per_epoch=4.0)
     life.attempt("a", 1.0, 12.0, numbered(1, 8, 3.0), ("checkpoint", 10.5, 10.75), failure=LOST)

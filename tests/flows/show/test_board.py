@@ -114,3 +114,19 @@ def test_no_workspace_is_no_empty_board(tmp_path: Path) -> None:
 
 def test_a_workspace_without_a_flow_run_has_a_page(life: Life) -> None:
     assert "No flow run has ended within these days." in render_html(at(life))
+
+
+def test_objectives_are_told_by_job_class_and_a_window_that_closed_too_soon_counts_once(life: Life) -> None:
+    begin_s = time.time() - 3600.0
+    for number in range(12):
+        of = {"job_class": "critical", "in_window": True}
+        life.flow(f"done {number}", begin_s, begin_s + 1.0, has_run=False, process=of)
+    life.flow("cut", begin_s, begin_s + 1.0, has_run=False, stop="window closed", process=of)
+    life.flow("by hand", begin_s, begin_s + 1.0, has_run=False, process={"job_class": "experiment"})
+    board = at(life)
+    critical, experiment = board.tally.by_class["critical"], board.tally.by_class["experiment"]
+    assert (critical.num_good, critical.num_bad, critical.num_done_in_window, critical.num_cut) == (12, 0, 12, 1)
+    assert critical.success == 1.0 and critical.in_window == pytest.approx(12 / 13)
+    assert experiment.in_window is None and experiment.success == 1.0
+    page = render_html(board)
+    assert "Objectives" in page and "missed, 92.3 % of 13" in page and "100.0 % of 12" in page and "99.5 %" in page

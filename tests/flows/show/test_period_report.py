@@ -81,7 +81,11 @@ def test_figures_are_sums_of_the_period_beside_those_of_the_one_before(life: Lif
     assert sum(line.usd for line in found.by_cause) == pytest.approx(found.now.cost.usd)
     assert sum(found.device_hours.values()) == pytest.approx(found.now.cost.device_hours)
     assert at(life, "month").now.num_flow_runs == 4 and at(life, "quarter").now.num_flow_runs == 5
-    assert any("50.0 % of retrains succeeded" in each and "infrastructure" in each for each in found.decide)
+    assert found.now.by_class["standard"].success == 0.5 and found.now.by_class["standard"].in_window is None
+    tables = [section.table for section in written(found, has_prices=False).sections if section.table]
+    row = next(row for table in tables for row in table.rows if row[0] == "standard retrains that succeeded")
+    assert row[1:] == ("50.0 %", "100.0 %", "99.0 %")
+    assert any("50.0 % of standard retrains succeeded" in each and "infrastructure" in each for each in found.decide)
     assert any(each.startswith("Recoveries from infrastructure took") for each in found.decide)
 
 

@@ -193,6 +193,25 @@ def test_what_a_cluster_must_have_is_there_to_be_applied(version: str) -> None:
     assert [problem(item, version) for item in items] == [""] * len(items)
 
 
+def test_the_exporter_is_confined_and_only_prometheus_reaches_it() -> None:
+    deployment, service, policy = yaml.safe_load_all((DEPLOYMENTS / "metrics.yaml").read_text())
+    pod = deployment["spec"]["template"]["spec"]
+    assert unrestricted(pod) == [] and pod["automountServiceAccountToken"] is False
+    (container,) = pod["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    written = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    assert written == ["/tmp"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"] == labels
+    assert policy["spec"]["podSelector"]["matchLabels"] == labels
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"] and "egress" not in policy["spec"]
+    (rule,) = policy["spec"]["ingress"]
+    (whom,) = rule["from"]
+    assert whom["podSelector"] == {"matchLabels": {"app.kubernetes.io/name": "prometheus"}}
+    assert rule["ports"] == [{"protocol": "TCP", "port": "metrics"}]
+    assert {port["name"] for port in container["ports"]} == {"metrics"} == {service["spec"]["ports"][0]["targetPort"]}
+
+
 def test_the_runtime_ends_a_train_job_for_the_reasons_that_end_a_job() -> None:
     runtime = yaml.safe_load((DEPLOYMENTS / "training-runtime.yaml").read_text())
     (job,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]

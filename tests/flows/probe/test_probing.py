@@ -1,0 +1,119 @@
+"""A probe makes a whole retrain on made-up data, and leaves its record, its cost and a bounded number of folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from prometheus_client.exposition import generate_latest
+from pydantic import ValidationError
+
+from headway.data_contracts.store.errors import TrainingFailed
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.accounts.cost import costs
+from headway.flows.accounts.flow_account import PROBE
+from headway.flows.accounts.kept_accounts import all_accounts
+from headway.flows.accounts.probe_records import FOLDER as RECORDS
+from headway.flows.accounts.probe_records import KEPT as KEPT_RECORDS
+from headway.flows.accounts.probe_records import ProbeRecord, keep_probe, newest_probe, newest_probes
+from headway.flows.config.pipeline_spec import load_pipeline
+from headway.flows.config.profiles import PricesSpec, ProbeSpec
+from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
+from headway.flows.probe.probing import FOLDER, KEPT, run_probe, write_project
+from headway.flows.probe_flow import ProbeRequest, probe
+from headway.flows.show.board import read_board
+from headway.training.launch.base.gang import LaunchSpec
+
+ONE_RANK = LaunchSpec(nodes=1, ranks_per_node=1)
+
+
+def record(end_unix_s: float, *, launcher: str = "local", **fields: object) -> ProbeRecord:
+    usual = {
+        "launcher": launcher,
+        "host": "h",
+        "flow_run": "f",
+        "begin_unix_s": end_unix_s - 30,
+        "end_unix_s": end_unix_s,
+        "interval_s": 3600.0,
+        "has_succeeded": True,
+        "last_success_unix_s": end_unix_s,
+    }
+    return ProbeRecord.model_validate({**usual, **fields})
+
+
+@pytest.mark.e2e
+def test_a_probe_goes_through_every_stage_and_a_failed_one_tells_when_one_last_succeeded(tmp_path: Path) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    old = [f"local-2020010{day}T000000000000Z" for day in range(1, 6)]
+    for name in (*old, "slurm-20200101T000000000000Z"):
+        (tmp_path / "workspace" / FOLDER / name / "refs").mkdir(parents=True)
+        (tmp_path / "workspace" / FOLDER / name / "refs" / "entry.json").write_text("{}")
+
+    made = probe.fn(ProbeRequest(launch=ONE_RANK, workspace=workspace.uri))
+    assert made.has_succeeded and made.last_success_unix_s == made.end_unix_s and made.stage == made.message == ""
+    (account,) = all_accounts(workspace)
+    assert (account.pipeline, account.job_class, account.has_registered) == ("headway-probe", PROBE, True)
+    (own,) = [each for each in sorted((tmp_path / "workspace" / FOLDER).iterdir()) if "-2020" not in each.name]
+    assert [each.name for each in (own / "refs" / "models").iterdir()] == ["headway-probe"]
+    stages = {path.parts[-2] for path in (own / "stages").rglob("*.json")}
+    assert {"snapshot", "validate", "shard", "verify", "evaluate", "register"} <= stages, stages
+    left = sorted(each.name for each in (tmp_path / "workspace" / FOLDER).iterdir())
+    assert left == [*sorted(old)[-(KEPT - 1) :], own.name, "slurm-20200101T000000000000Z"]
+    # What it cost is told by pipeline, and nothing else counts it.
+    prices = PricesSpec(device_hour_usd={"any": 1.0})
+    (line,) = costs(all_accounts(workspace), "pipeline", prices)
+    assert line.name == "headway-probe" and line.usd > 0
+    board = read_board(workspace.uri, 90, prices)
+    assert board.tally.num_flow_runs == 0 and not board.tally.outcomes and board.listed == [] and board.newest == []
+    assert board.tally.cost.usd == pytest.approx(line.usd)
+    text = generate_latest(WorkspaceMetrics(workspace, prices)).decode()
+    assert 'headway_probe_success{launcher="local"} 1.0' in text
+    assert "train_runs_total{" not in text and 'train_time_seconds_total{state="productive"} 0.0' in text
+
+    # One that cannot be done in time is ended, and nobody of it is left.
+    again = run_probe(workspace, ONE_RANK, interval_s=3600, within_s=0.5)
+    assert not again.has_succeeded and "not done within" in again.message
+    assert again.last_success_unix_s == made.last_success_unix_s
+    assert newest_probe(workspace, "local") == again
+    assert 'headway_probe_success{launcher="local"} 0.0' in generate_latest(WorkspaceMetrics(workspace)).decode()
+
+
+@pytest.mark.process
+def test_a_failed_probe_fails_its_flow_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.flows.probe.probing._retrain", lambda *_: (6, "the launcher is away."))
+    with pytest.raises(TrainingFailed, match=r"probe of launcher local failed: the launcher is away"):
+        probe.fn(ProbeRequest(workspace=str(tmp_path / "workspace")))
+
+
+@pytest.mark.parametrize(("launch", "batch"), [(ONE_RANK, 64), (LaunchSpec(nodes=4, ranks_per_node=2), 256)])
+def test_the_shipped_pipeline_takes_any_launcher_and_has_a_micro_batch_for_each_rank(
+    tmp_path: Path, launch: LaunchSpec, batch: int
+) -> None:
+    write_project(tmp_path, launch, seed=1)
+    spec = load_pipeline(tmp_path / "pipeline.yaml")
+    assert spec.launch == launch and spec.training.global_batch_sequences == batch
+    assert len(list((tmp_path / "data").iterdir())) == 4
+
+
+def test_ranks_that_cannot_share_its_micro_batches_are_refused_before_it_is_deployed() -> None:
+    for spec in (ProbeSpec, ProbeRequest):
+        with pytest.raises(ValidationError, match="which 3 ranks cannot share"):
+            spec.model_validate({"launch": {"nodes": 3}})
+
+
+def test_records_are_bounded_and_one_that_is_damaged_hides_none(tmp_path: Path) -> None:
+    workspace = Workspace.create(str(tmp_path))
+    for number in range(KEPT_RECORDS + 3):
+        keep_probe(workspace, record(1_000_000.0 + number))
+    keep_probe(workspace, record(50.0, launcher="ssh"))
+    folder = tmp_path / RECORDS / "local"
+    assert len(list(folder.iterdir())) == KEPT_RECORDS
+    (folder / "20990101T000000000000Z.json").write_text("{")
+    assert [(each.launcher, each.end_unix_s) for each in newest_probes(workspace)] == [
+        ("local", 1_000_000.0 + KEPT_RECORDS + 2),
+        ("ssh", 50.0),
+    ]
+
+
+def test_one_is_late_after_two_intervals_and_ten_minutes() -> None:
+    assert not record(1000.0).is_late(1000.0 + 7800) and record(1000.0).is_late(1000.0 + 7801)
