@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.flows.config.pipeline_spec import find_pipeline_file
+from headway.flows.config.pipeline_spec import find_pipeline_file, load_pipeline
 from headway.flows.config.profiles import load_profile
 from headway.flows.console.pipeline_names import pipeline_files, pipeline_name
 
@@ -55,6 +56,16 @@ def test_what_contract_init_drafts_may_lie_among_the_pipeline_files_as_it_is_cal
 def test_an_unknown_profile_is_told_which_there_are(tmp_path: Path) -> None:
     text = "project: acme\nprofiles: {production: {pool: {name: p}}, dev: {pool: {name: q}}}\n"
     assert "There are: dev, production." in refusal(profiles(tmp_path, text), "prod")
+
+
+def test_a_pipe_in_the_place_of_profiles_or_of_a_pipeline_file_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "deployments").mkdir()
+    os.mkfifo(tmp_path / "deployments" / "profiles.yaml")
+    assert "a pipe, not a file" in refusal(tmp_path)
+    os.mkfifo(tmp_path / "deployments" / "nightly.yaml")
+    (found,) = pipeline_files(tmp_path)
+    with pytest.raises(ConfigError, match="a pipe, not a file"):
+        load_pipeline(found)
 
 
 def test_a_missing_file_says_how_a_short_one_reads(tmp_path: Path) -> None:
