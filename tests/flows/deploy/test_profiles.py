@@ -91,7 +91,13 @@ def test_a_missing_file_says_how_a_short_one_reads(tmp_path: Path) -> None:
         ("variables: {most: .nan}", ".nan is no finite number"),
         ("env: {'A=B': abc}", "'A=B': a variable's name"),
         ("env: {DB_URL: 'postgresql://me:abc@db/shop'}", "DB_URL holds a URL with credentials"),
+        ("env: {LIBPQ: 'host=db user=me password=abc'}", "LIBPQ holds what 'password' is"),
+        ("env: {OTEL_EXPORTER_OTLP_HEADERS: 'authorization=Basic abc'}", "holds what 'authorization' is"),
         ("pool: {name: a/b}", "pool.name"),
+        *(
+            (f'pool: {{name: "a{end}name: b"}}', "pool.name")
+            for end in (r"\n", r"\r", r"\u2028", r"\x85", r"\0", r"\e")
+        ),
         ("limits: {gpus: 0}", "give at least 1"),
         ("heartbeat_s: 29", "greater than or equal to 30"),
         ("scheduled: true", "unknown key `scheduled`"),
