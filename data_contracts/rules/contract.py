@@ -126,7 +126,7 @@ class Contract(Frozen):
     """Bounds are of the data's own types, decimals of 38 digits among them."""
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="Name of the contract: lower case and dashes.")
     version: str = Field(
-        pattern=r"^\d+\.\d+\.\d+$",
+        pattern=r"^[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}$",
         description="Semantic version; a change that refuses what was accepted before is a major one.",
     )
     description: str = Field(default="", description="What the data are, and who answers for them.")

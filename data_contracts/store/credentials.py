@@ -73,6 +73,12 @@ _MIN_RANDOM_BITS_PER_CHARACTER = 3.5
 MIN_MIXED, MIN_TURNS = 12, 4
 """From letter to digit and back in a word of a drawn token: `HeadwayTraining2024Production` has two."""
 _MAX_NESTED = 4
+_ASSIGNED = re.compile(
+    r"""(?<![\w.-])([\w.-]{1,80})(?:["']?\s{0,9}=\s{0,9}|["']\s{0,9}:\s{0,9}|:\s{1,9})["']?([^\s"',;&})]+)"""
+)
+"""A word and what it is said to be: in strings of a database's client, headers, options, JSON."""
+_SAYS_NOTHING = re.compile(r"(?i)none|null|true|false|yes|no|on|off|\d{1,5}|[$%{<].*")
+"""In the place of a secret: a switch, or the name of where it is found."""
 
 
 def credential_in_uri(uri: str) -> str:
@@ -114,6 +120,9 @@ def credential_in_value(value: str) -> str:
     """
     if found := credential_in_uri(value):
         return found
+    for name, assigned in _ASSIGNED.findall(value):
+        if is_secret_name(name) and not _SAYS_NOTHING.fullmatch(assigned):
+            return f"what {name!r} is"
     is_drawn = re.fullmatch(r"[A-Za-z0-9+=_-]+", value) and looks_random(value)
     return "what looks like a drawn token" if is_drawn and any(map(_is_mixed, re.split("[_-]", value))) else ""
 

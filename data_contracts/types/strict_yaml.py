@@ -28,6 +28,7 @@ from headway.data_contracts.store.errors import (
     plain_message,
     requirement,
 )
+from headway.data_contracts.store.regular_files import open_regular
 
 M = TypeVar("M", bound=BaseModel)
 Location = tuple[int | str, ...]
@@ -110,10 +111,10 @@ def read_text(path: Path) -> str:
     """A file's text, for `parse_yaml_model`.
 
     Raises:
-        OSError, UnicodeDecodeError: it cannot be read, or is no UTF-8.
+        OSError, UnicodeDecodeError: it cannot be read, or is no UTF-8; a pipe or a device, which nobody waits for.
         ConfigError: it is larger than any that a person writes.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise _too_large(str(path))

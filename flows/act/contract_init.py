@@ -29,6 +29,7 @@ from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.store.plain_text import one_line
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.data_contracts.types.report_text import count
+from headway.data_contracts.types.strict_yaml import parse_yaml
 from headway.flows.act.editor_schemas import schema_comment, schema_files
 from headway.flows.act.encoder_draft import (
     ExcludedColumn,
@@ -44,6 +45,8 @@ from headway.flows.console.console import plain_console
 from headway.flows.console.environment import default_workspace
 from headway.tasks.registry.promotion import LEAK_ADVICE, LIKELY_LEAK_ADVICE
 
+MAX_NAME_CHARS = 100
+"""It becomes those of files, which end in more."""
 MAX_COLUMNS = 4096
 """Each is profiled, and a person is to read what was drafted of it."""
 
@@ -262,15 +265,21 @@ def _beside(found: GuessedSource, base: Path, folder: Path, project: Path) -> Gu
 def slug(data: str) -> str:
     """A name for contract and pipeline: the last part of a path or URI in lower case and dashes."""
     last = data.rstrip("/").rpartition("/")[2].rpartition(":")[2]
-    found = re.sub(r"[^a-z0-9]+", "-", last.partition(".")[0].lower()).strip("-")
-    return found or "data"
+    found = re.sub(r"[^a-z0-9]+", "-", last.partition(".")[0].lower())[:MAX_NAME_CHARS].strip("-")
+    return found if found and _is_text(found) else f"data-{found}".strip("-")
 
 
 def require_name(name: str, where: str) -> None:
-    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name):
-        raise ConfigError(
-            "is no name: lower case letters, digits and dashes.", where=where, advice=f"Try {slug(name)!r}."
-        )
+    if len(name) > MAX_NAME_CHARS or not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name):
+        what = f"is no name: lower case letters, digits and dashes, {MAX_NAME_CHARS} at most."
+        raise ConfigError(what, where=where, advice=f"Try {slug(name)!r}.")
+    if not _is_text(name):
+        raise ConfigError("is a name that YAML takes for something else.", where=where, advice=f"Try {slug(name)!r}.")
+
+
+def _is_text(name: str) -> bool:
+    """Files say the name as it is, without quotes, and so does whoever edits them: `2026-01-01` is a day there."""
+    return isinstance(parse_yaml(name, where="name"), str)
 
 
 def _describe_source(data: str, snapshot: Snapshot) -> str:

@@ -22,8 +22,8 @@ MIN_HEARTBEAT_S = 30
 HEARTBEATS_MISSED = 3
 """A run that is silent for so many is a zombie: one lost on the way, or a late one, is not enough."""
 
-PLAIN = r"^[^/%&<>?#\[\]\\]+$"
-"""Names that Prefect takes, and that a place of its API and a line in a terminal can hold as they are."""
+PLAIN = r"^[^/%&<>?#\[\]\\\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+$"
+"""Names that Prefect takes, and that a place of its API and a line in a terminal or a file can hold as they are."""
 NOBODY = "none"
 """As `notify`: it is meant that alerts reach nobody."""
 ANY = "any"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from headway.data_contracts.store.errors import ConfigError, StopReason
 
-AFTER = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+AFTER = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?")
 
 
 class StopTime(NamedTuple):

@@ -5,12 +5,14 @@ That format holds deployments and their schedules. Work pools, limits, variables
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
 
 from headway.data_contracts.store.documents import Json
+from headway.data_contracts.store.errors import ConfigError
 from headway.flows.deploy.resources import Resource
 
 WHERE_CALLED = "{{ $PWD }}"
@@ -30,13 +32,40 @@ COMMENT = """\
 
 
 def render(profile_name: str, resources: Sequence[Resource]) -> str:
-    """The text of a `prefect.yaml` with the deployments among `resources`."""
+    """The text of a `prefect.yaml` with the deployments among `resources`.
+
+    Raises:
+        ConfigError: a text of theirs would not stay what it is.
+    """
     deployments = [_deployment(each) for each in resources if each.kind == "deployment"]
-    pool = next(each.name for each in resources if each.kind == "work pool")
+    _require_no_templates(deployments)
+    # People copy the commands that name it.
+    pool = shlex.quote(next(each.name for each in resources if each.kind == "work pool"))
     # Nothing to fetch: the workers' environment has Headway installed.
     file = {"name": "headway", "build": [], "push": [], "pull": [], "deployments": deployments}
     comment = COMMENT.replace("PROFILE", profile_name).replace("POOL", pool)
     return comment + yaml.dump(file, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _require_no_templates(deployments: Sequence[Json]) -> None:
+    """`prefect deploy` would put variables of its own environment, secrets among them, onto the server's pages."""
+    for text in _texts(deployments):
+        if "{{" in text and text != WHERE_CALLED:
+            raise ConfigError(
+                f"`prefect deploy` puts something else in the place of {text!r}.",
+                where="--render",
+                advice="Write it without `{{`, or deploy it with `headway deploy PROFILE`, to which it is text.",
+            )
+
+
+def _texts(value: Json) -> Iterator[str]:
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, str):
+        yield value
 
 
 def _deployment(resource: Resource) -> dict[str, Json]:

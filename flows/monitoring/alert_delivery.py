@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import BaseModel
 
+from headway.data_contracts.store.documents import Json
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, HeadwayError
 from headway.data_contracts.types.report_text import count
 from headway.flows.accounts.objectives import Severity
@@ -34,6 +35,8 @@ LASTS_S: Mapping[Severity, float] = {"page": 60.0, "ticket": 900.0}
 """Until they are over by themselves. The shipped routes hold tickets back for five minutes."""
 ANSWER_S = 10.0
 EVERY_S = 0.25
+MAX_ANSWER_BYTES = 16 << 20
+MAX_COUNT = 1e15
 _SENT = re.compile(r"^alertmanager_notification_requests(_failed)?_total\{[^}]*\} (\S+)$", re.MULTILINE)
 """Counted when a receiver has answered, or has not; a notification itself is counted before that."""
 
@@ -81,17 +84,16 @@ def try_alertmanager(
     began_s = time.monotonic()
     num_pages = sum(alert.severity == "page" for alert in alerts)
     try:
-        with httpx.Client(base_url=place, timeout=ANSWER_S) as client:
-            before = _counted(client)
-            client.post("/api/v2/alerts", json=_as_sent(alerts, owner, runbooks)).raise_for_status()
-            # Tickets are held back for minutes; where there are no pages, one of them is all that is waited for.
-            while True:
-                num_taken, num_failed = (now - then for now, then in zip(_counted(client), before, strict=True))
-                waited_s = time.monotonic() - began_s
-                if num_failed or num_taken >= max(num_pages, 1) or waited_s >= within_s:
-                    break
-                time.sleep(EVERY_S)
-    except httpx.HTTPError as error:
+        before = _counted(place)
+        _ask(place, "POST", "/api/v2/alerts", _as_sent(alerts, owner, runbooks))
+        # Tickets are held back for minutes; where there are no pages, one of them is all that is waited for.
+        while True:
+            num_taken, num_failed = (now - then for now, then in zip(_counted(place), before, strict=True))
+            waited_s = time.monotonic() - began_s
+            if num_failed or num_taken >= max(num_pages, 1) or waited_s >= within_s:
+                break
+            time.sleep(EVERY_S)
+    except (httpx.HTTPError, TimeoutError) as error:
         raise EnvironmentProblem(
             f"the Alertmanager does not take alerts ({_answer(error)}).",
             where=place,
@@ -163,19 +165,51 @@ def _as_sent(alerts: Iterable[Alert], owner: str, runbooks: str) -> list[dict[st
     ]
 
 
-def _counted(client: httpx.Client) -> tuple[int, int]:
+def _ask(place: str, method: str, path: str, body: Json = None) -> str:
+    """What is answered: by anybody who took the port, so bounded in length and, headers included, in time.
+
+    Raises:
+        httpx.HTTPError, TimeoutError: it is no answer, or refuses.
+    """
+
+    async def ask() -> bytes:
+        data = bytearray()
+        async with (
+            asyncio.timeout(ANSWER_S),
+            httpx.AsyncClient(base_url=place, timeout=ANSWER_S) as client,
+            client.stream(method, path, json=body, headers={"Accept-Encoding": "identity"}) as answer,
+        ):
+            async for part in answer.aiter_raw():
+                data += part
+                if len(data) > MAX_ANSWER_BYTES:
+                    raise httpx.ReadError("it says more than any Alertmanager does")
+            if not answer.is_success:
+                said = data.decode(errors="replace").strip()[:200]
+                raise httpx.ReadError(f"{answer.status_code}: {said}")
+        return bytes(data)
+
+    return asyncio.run(ask()).decode(errors="replace")
+
+
+def _counted(place: str) -> tuple[int, int]:
     """Notifications that receivers took so far, and requests to them that failed."""
-    answer = client.get("/metrics")
-    answer.raise_for_status()
     totals = {"": 0.0, "_failed": 0.0}
-    for failed, value in _SENT.findall(answer.text):
-        totals[failed] += float(value)
+    for failed, value in _SENT.findall(_ask(place, "GET", "/metrics")):
+        totals[failed] += _number(value)
     return int(totals[""] - totals["_failed"]), int(totals["_failed"])
 
 
-def _answer(error: httpx.HTTPError) -> str:
-    if isinstance(error, httpx.HTTPStatusError):
-        return f"{error.response.status_code}: {error.response.text.strip()[:200]}"
+def _number(text: str) -> float:
+    """Raises `httpx.DecodingError`: it counts nothing."""
+    with contextlib.suppress(ValueError):
+        if 0 <= (value := float(text)) < MAX_COUNT:
+            return value
+    raise httpx.DecodingError(f"a counter says {text[:20]!r}")
+
+
+def _answer(error: httpx.HTTPError | TimeoutError) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no whole answer within {ANSWER_S:.0f} s"
     return str(error) or type(error).__name__
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import hmac
+import ipaddress
 import secrets
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socket import SHUT_RDWR, socket
+from socket import SHUT_RDWR, SOCK_STREAM, getaddrinfo, socket
 from typing import Any
 
 from prometheus_client.exposition import choose_encoder, generate_latest
@@ -27,7 +28,9 @@ MAX_CONNECTIONS = 16
 ROOM_S = 1.0
 """For a connection that is closed to be let go of."""
 PASSWORD_FILE = "metrics-password"
-EVERYWHERE = frozenset({"", "0.0.0.0", "::", "*"})
+EVERYWHERE = frozenset({"", "*"})
+"""Besides every spelling of the wildcard address, of which a resolver knows many: 0, 0x0, [::0]."""
+MAX_PORT_DIGITS = 5
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -166,17 +169,27 @@ def listen_address(text: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     host = host.strip("[]")
-    if host in EVERYWHERE:
+    if host in EVERYWHERE or _is_wildcard(host):
         raise ConfigError(
             "the exporter listens on one address, never on all of a machine.",
             where=f"--listen {text}",
             advice="Name it, such as 127.0.0.1:9464, or the address that Prometheus reaches this machine by.",
         )
-    if not port.isdecimal() or int(port) > 65535:
+    if not (port.isascii() and port.isdecimal() and len(port) <= MAX_PORT_DIGITS) or int(port) > 65535:
         raise ConfigError(
             "it has no port.", where=f"--listen {text}", advice="Write HOST:PORT, such as 127.0.0.1:9464."
         )
     return host, int(port)
+
+
+def _is_wildcard(host: str) -> bool:
+    """As the resolver reads it, which is how the socket will; who has no address at all is refused there."""
+    try:
+        found = getaddrinfo(host, None, type=SOCK_STREAM)
+    except (OSError, ValueError):  # a name that no encoding has is a ValueError
+        return False
+    addresses = [ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in found]
+    return any((getattr(each, "ipv4_mapped", None) or each).is_unspecified for each in addresses)
 
 
 def write_textfile(metrics: WorkspaceMetrics, path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from headway.data_contracts.engine.suite import expectation_of
 from headway.data_contracts.rules.checks import Check, compile_checks
 from headway.data_contracts.rules.contract import parse_contract
+from headway.data_contracts.store.errors import ConfigError
 
 CONTRACT = parse_contract(
     """
@@ -56,6 +57,12 @@ def test_a_check_carries_what_its_rule_says() -> None:
     assert CHECKS["short.pattern"].quarantine_rule == CHECKS["short.length"].quarantine_rule == "short"
     assert CHECKS["high"].description == "Most are good: score is at least 0.5"
     assert (CHECKS["high"].severity, CHECKS["high"].max_failed_ratio) == ("info", 0.1)
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.0.x", f"1.0.{'9' * 5000}", "\u0661.0.0"])
+def test_a_version_is_of_three_numbers_that_can_be_compared(version: str) -> None:
+    with pytest.raises(ConfigError, match="version"):
+        parse_contract(f'name: a\nversion: "{version}"\ncolumns: {{id: {{type: int64}}}}', where="a")
 
 
 def test_a_bound_that_a_double_cannot_hold_is_not_left_to_great_expectations() -> None:

@@ -156,6 +156,9 @@ TOKENS = [
     f"https://hooks.slack.com/services/T012AB3CD/B012AB3CD/{DRAWN}",
     f"Bearer eyJ{DRAWN}.{DRAWN}",
     DRAWN,
+    *("host=db user=me password=hunter22", "password = hunter22", "dbname=shop&pwd=hunter22", "--token=hunter22"),
+    *("authorization=Basic aGVsbG8=", "x-tenant=a,x-api-key=hunter22", "Authorization: Bearer hunter22"),
+    *('{"user": "me", "password":"hunter22"}', "{'secret': 'hunter22'}", "-Djavax.net.ssl.trustStorePassword=changed"),
 ]
 PLAIN = [
     *("", "production", "0", "2026-11-23T15:55:42", "3f786850e387550fdab836ed7e6dc881de23001b", "s3://bucket/key=a/x"),
@@ -166,6 +169,13 @@ PLAIN = [
     ),
     *("pk_customer_identifier_2", "sk-learn-datasets-of-2024", "python:3.11@sha256:abc", "key", "alice@example.org"),
     *("-----BEGIN CERTIFICATE-----", "meta-llama/Llama-3.1-8B-Instruct", "Standard_NC24ads_A100_v4", "8:30"),
+    *("auth-service:8080", "registry.example/token-service:v1.2", "host=db user=me passfile=/run/pass", "auth=off"),
+    *(
+        "password=$DB_PASSWORD",
+        "token = {{ prefect.variables.t }}",
+        '{"ServerSideEncryption": "aws:kms"}',
+        "max_tokens=5",
+    ),
 ]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
@@ -15,7 +17,7 @@ from pydantic import Field
 
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
-from headway.data_contracts.types.strict_yaml import parse_yaml, parse_yaml_model
+from headway.data_contracts.types.strict_yaml import parse_yaml, parse_yaml_model, read_text
 
 
 class Cat(Frozen):
@@ -228,3 +230,11 @@ def test_a_character_beyond_unicode_is_a_mistake_with_its_file(text: str) -> Non
     with pytest.raises(ConfigError) as refused:
         parse_yaml(text, where="x.yaml")
     assert "x.yaml" in str(refused.value)
+
+
+def test_a_pipe_or_a_device_in_the_place_of_a_file_keeps_nobody(tmp_path: Path) -> None:
+    """Pipeline files are looked for by name: `deploy` and `verify` would wait for whoever writes into a pipe there."""
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(FileNotFoundError, match="not a file"):
+            read_text(place)

@@ -144,10 +144,31 @@ def test_no_files_and_no_rows_are_refused_and_write_nothing(headway: Headway, tm
     assert {path.name for path in tmp_path.iterdir()} == {"empty"}
 
 
-@pytest.mark.parametrize("name", ["Orders", "a b", "-x", "é"])
-def test_a_name_that_cannot_be_one_is_refused_with_one_that_can(headway: Headway, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        *(("Orders", "orders"), ("a b", "a-b"), ("-x", "x"), ("é", "data")),
+        *((name, f"data-{name}") for name in ("123", "null", "yes", "0x1f", "2026-01-01")),
+        ("a" * 300, "a" * 100),
+    ],
+)
+def test_a_name_that_cannot_be_one_is_refused_with_one_that_can(
+    headway: Headway, tmp_path: Path, name: str, other: str
+) -> None:
     write_parquet(tmp_path / "data")
-    assert headway("contract", "init", "data", f"--name={name}").code == 2
+    for command in (("contract", "init", "data", f"--name={name}"), ("init", "--", name)):
+        refused = headway(*command)
+        assert refused.code == 2 and f"Try '{other}'." in refused.err
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+@pytest.mark.process
+def test_a_file_that_is_called_as_yaml_calls_a_day_is_drafted_under_a_name_that_is_text(
+    headway: Headway, tmp_path: Path
+) -> None:
+    (tmp_path / "2026-01-01.csv").write_text("a,b\n" + "".join(f"{number},{number % 7}\n" for number in range(60)))
+    assert headway("contract", "init", "2026-01-01.csv").code == 0
+    assert load_pipeline(tmp_path / "data-2026-01-01.pipeline.yaml").registry.model == "data-2026-01-01"
 
 
 def test_a_draft_may_lie_anywhere_and_its_pipeline_finds_the_data(headway: Headway, tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.flows.config.pipeline_spec import find_pipeline_file
+from headway.flows.config.pipeline_spec import find_pipeline_file, load_pipeline
 from headway.flows.config.profiles import load_profile
 from headway.flows.console.pipeline_names import pipeline_files, pipeline_name
 
@@ -57,6 +58,16 @@ def test_an_unknown_profile_is_told_which_there_are(tmp_path: Path) -> None:
     assert "There are: dev, production." in refusal(profiles(tmp_path, text), "prod")
 
 
+def test_a_pipe_in_the_place_of_profiles_or_of_a_pipeline_file_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "deployments").mkdir()
+    os.mkfifo(tmp_path / "deployments" / "profiles.yaml")
+    assert "a pipe, not a file" in refusal(tmp_path)
+    os.mkfifo(tmp_path / "deployments" / "nightly.yaml")
+    (found,) = pipeline_files(tmp_path)
+    with pytest.raises(ConfigError, match="a pipe, not a file"):
+        load_pipeline(found)
+
+
 def test_a_missing_file_says_how_a_short_one_reads(tmp_path: Path) -> None:
     assert "project: my-team" in refusal(tmp_path)
 
@@ -80,7 +91,13 @@ def test_a_missing_file_says_how_a_short_one_reads(tmp_path: Path) -> None:
         ("variables: {most: .nan}", ".nan is no finite number"),
         ("env: {'A=B': abc}", "'A=B': a variable's name"),
         ("env: {DB_URL: 'postgresql://me:abc@db/shop'}", "DB_URL holds a URL with credentials"),
+        ("env: {LIBPQ: 'host=db user=me password=abc'}", "LIBPQ holds what 'password' is"),
+        ("env: {OTEL_EXPORTER_OTLP_HEADERS: 'authorization=Basic abc'}", "holds what 'authorization' is"),
         ("pool: {name: a/b}", "pool.name"),
+        *(
+            (f'pool: {{name: "a{end}name: b"}}', "pool.name")
+            for end in (r"\n", r"\r", r"\u2028", r"\x85", r"\0", r"\e")
+        ),
         ("limits: {gpus: 0}", "give at least 1"),
         ("heartbeat_s: 29", "greater than or equal to 30"),
         ("scheduled: true", "unknown key `scheduled`"),

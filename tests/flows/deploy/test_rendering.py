@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from headway.data_contracts.store.errors import ConfigError
 from headway.flows.cli.command_line import run
 from headway.flows.deploy.desired import desired
 from headway.flows.deploy.rendering import render
@@ -58,6 +59,17 @@ def test_it_holds_every_deployment_with_its_schedules_and_no_reference_from_one_
     assert all(each["parameters"]["request"]["in_window"] for each in made["nightly"]["schedules"])
     assert made["by-hand"]["schedules"] == made["champion"]["schedules"] == []
     assert "&id" not in render("production", desired(make_wanted()))
+
+
+def test_commands_that_people_copy_name_a_pool_as_one_word(make_wanted: Make) -> None:
+    text = render("production", desired(make_wanted(profile={"pool": {"name": "gpus; id $(id)"}})))
+    assert "# " + "  prefect worker start --pool 'gpus; id $(id)'\n" in text
+
+
+@pytest.mark.parametrize("profile", [{"tags": ["{{ $AWS_SECRET_ACCESS_KEY }}"]}, {"env": {"A": "{{ $HOME }}"}}])
+def test_what_prefect_deploy_would_fill_in_from_its_environment_is_refused(make_wanted: Make, profile: Any) -> None:
+    with pytest.raises(ConfigError, match="puts something else in the place of"):
+        render("production", desired(make_wanted(profile=profile)))
 
 
 def test_a_suffix_and_resting_schedules_are_the_profiles(make_wanted: Make) -> None:

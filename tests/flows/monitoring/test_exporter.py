@@ -116,13 +116,31 @@ def test_an_address_that_is_taken_is_one_sentence(exporter: Exporter, life: Life
         Exporter((str(taken[0]), int(taken[1])), WorkspaceMetrics(life.workspace), PASSWORD)
 
 
-@pytest.mark.parametrize("text", ["0.0.0.0:9464", ":9464", "[::]:9464", "*:9464"])
+EVERYWHERE = [
+    "0.0.0.0",
+    "",
+    "[::]",
+    "*",
+    "0",
+    "0x0",
+    "00.0.0.0",
+    "0.0",
+    "000000000000",
+    "[::0]",
+    "[::ffff:0.0.0.0]",
+    "[]",
+]
+
+
+@pytest.mark.parametrize("text", [f"{host}:9464" for host in EVERYWHERE])
 def test_it_never_listens_on_all_addresses(text: str) -> None:
     with pytest.raises(ConfigError, match="never on all of a machine"):
         listen_address(text)
 
 
-@pytest.mark.parametrize("text", ["127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000"])
+@pytest.mark.parametrize(
+    "text", ["127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", f"127.0.0.1:{'9' * 5000}"]
+)
 def test_an_address_without_a_port_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         listen_address(text)
