@@ -41,7 +41,7 @@ class Base:
     def pipeline_file(self, now: Path, name: str) -> Path | None:
         """The pipeline's file in the tree: at the same path, else one of the same `pipeline:`; None: it is new there.
 
-        A workspace knows a pipeline by its name. A file that was moved is no reason to hold its contract against nothing.
+        A workspace knows a pipeline by its name: a file that was moved is the same pipeline, with the same contract.
 
         Args:
             name: of the pipeline, as the checkout's file says.
