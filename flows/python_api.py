@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def retrain(
     pipeline: str | os.PathLike[str],
-    workspace: str = "",
+    workspace: str | os.PathLike[str] = "",
     *,
     promote: bool = True,
     register: bool = True,
@@ -57,7 +57,7 @@ def retrain(
     try:
         request = RetrainRequest(
             pipeline=os.fspath(pipeline),
-            workspace=workspace or default_workspace(),
+            workspace=os.fspath(workspace) or default_workspace(),
             may_promote=promote,
             may_register=register,
             note=note,
@@ -127,7 +127,7 @@ def _run_flow(request: RetrainRequest) -> RetrainSummary:
         return made
 
 
-def load_table_model(model_uri: str, workspace: str = "") -> TableModel:
+def load_table_model(model_uri: str | os.PathLike[str], workspace: str | os.PathLike[str] = "") -> TableModel:
     """A registered model of table rows, to be asked: `load_table_model("models:/churn@champion").predict(rows)`.
 
     Args:
@@ -144,18 +144,19 @@ def load_table_model(model_uri: str, workspace: str = "") -> TableModel:
     from headway.tasks.serving.exported_model import is_exported
     from headway.tasks.serving.prediction import load_exported_table_model, load_table_model
 
+    model_uri = os.fspath(model_uri)
     if is_exported(model_uri):
         return load_exported_table_model(Path(model_uri))
-    return load_table_model(Workspace.existing(workspace or default_workspace()), model_uri)
+    return load_table_model(Workspace.existing(os.fspath(workspace) or default_workspace()), model_uri)
 
 
-def load_text_model(model_uri: str, workspace: str = "") -> TextModel:
+def load_text_model(model_uri: str, workspace: str | os.PathLike[str] = "") -> TextModel:
     """A registered language model, to be asked: `load_text_model("models:/stdlib-lm@champion").bits(text)`.
 
     Args: and what is raised: as `load_table_model`.
     """
     prepare()
-    opened = Workspace.existing(workspace or default_workspace())
+    opened = Workspace.existing(os.fspath(workspace) or default_workspace())
     from headway.tasks.serving.prediction import load_text_model
 
     return load_text_model(opened, model_uri)

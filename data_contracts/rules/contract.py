@@ -29,8 +29,8 @@ from headway.data_contracts.rules.set_rules import (
 from headway.data_contracts.store.documents import Frozen, Severity
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.quarantine_limit import DEFAULT_LIMIT_RATIO
-from headway.data_contracts.types.column_types import PLAIN_NAMES, UnknownType, arrow_type
-from headway.data_contracts.types.strict_yaml import parse_yaml_model, read_text
+from headway.data_contracts.types.column_types import COMMON_NAMES, PLAIN_NAMES, UnknownType, arrow_type
+from headway.data_contracts.types.strict_yaml import not_utf8, parse_yaml_model, read_text
 from headway.data_contracts.types.type_families import MEASURED, family
 
 UNPARSABLE = "unparsable"
@@ -57,8 +57,8 @@ class Column(Constraints):
         try:
             arrow_type(name)
         except UnknownType as error:
-            near = difflib.get_close_matches(name, PLAIN_NAMES, 1)
-            raise ValueError(f"Did you mean `{near[0]}`?" if near else str(error)) from error
+            near = COMMON_NAMES.get(name.lower()) or next(iter(difflib.get_close_matches(name, PLAIN_NAMES, 1)), "")
+            raise ValueError(f"{name!r} is no column type. Did you mean `{near}`?" if near else str(error)) from error
         return name
 
     @model_validator(mode="after")
@@ -239,7 +239,9 @@ def read_contract_text(path: Path) -> str:
     try:
         return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8"
+        if isinstance(error, UnicodeDecodeError):
+            raise ConfigError(not_utf8(error), where=str(path), advice="Save it as UTF-8.") from error
+        reason = error.strerror
         raise ConfigError(
             f"the contract cannot be read ({reason}).", where=str(path), advice="Check `contract:`."
         ) from error

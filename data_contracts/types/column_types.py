@@ -19,6 +19,17 @@ PLAIN_NAMES = (
 )
 """Names without parameters. Besides these: `timestamp[us, tz=UTC]` (any unit and zone), `fixed_size_binary[16]`,
 `decimal128(18, 2)` (up to 38 digits), and `list<int32>` and `fixed_size_list<int32>[256]` of any type but a list."""
+COMMON_NAMES = {
+    **dict.fromkeys(("int", "integer", "long", "bigint"), "int64"),
+    **dict.fromkeys(("float64", "real", "number", "numeric"), "double"),
+    **dict.fromkeys(("float32", "single"), "float"),
+    **dict.fromkeys(("str", "text", "object", "category", "varchar", "char", "large_string"), "string"),
+    **dict.fromkeys(("boolean",), "bool"),
+    **dict.fromkeys(("date", "date32"), "date32[day]"),
+    **dict.fromkeys(("datetime", "datetime64", "datetime64[ns]", "timestamp"), "timestamp[us]"),
+    "decimal": "decimal128(18, 2)",
+}
+"""What people call a type in Python, pandas and SQL, and its name here."""
 MAX_SIZE = (1 << 31) - 1
 """Bytes or items of a value, as Arrow counts them."""
 MAX_DECIMAL_DIGITS = 38

@@ -121,6 +121,12 @@ def read_text(path: Path) -> str:
     return data.decode()
 
 
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """What keeps a file from being read, and where: an editor of Windows may have written one letter otherwise."""
+    line = error.object[: error.start].count(b"\n") + 1
+    return f"is not text in UTF-8 (byte 0x{error.object[error.start]:02x} in line {line})."
+
+
 def _too_large(where: str) -> ConfigError:
     return ConfigError(
         f"larger than {MAX_BYTES >> 20} MiB.", where=where, advice="Is it the right file? Keep data out of it."

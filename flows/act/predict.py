@@ -11,6 +11,7 @@ from headway.data_contracts.types.report_text import count
 from headway.flows.console.output import print_line, print_to_terminal
 from headway.flows.console.progress_line import ProgressLine
 from headway.tasks.serving.predictions_file import require_target
+from headway.tasks.serving.source_file import local_file
 
 if TYPE_CHECKING:
     from headway.tasks.serving.exported_model import ExportedModel
@@ -38,7 +39,7 @@ def predict(
         HeadwayError: as of `predict_file`, and what loading a model raises.
     """
     # A user's mistake should cost a moment, not the loading of a model.
-    require_target(out, overwrite=overwrite)
+    require_target(out, overwrite=overwrite, source=local_file(file, base=Path.cwd()))
     print_to_terminal(f"loading {model}")
     from headway.tasks.serving.file_prediction import predict_file
 

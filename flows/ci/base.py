@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
+from headway.data_contracts.types.strict_yaml import parse_yaml, read_text
 
 GIT_SETTINGS = {
     "GIT_TERMINAL_PROMPT": "0",
@@ -37,6 +38,25 @@ class Base:
         """Where a file of the checkout lies in the tree; itself where it is outside the checkout."""
         return self.tree / now.relative_to(self.repository) if now.is_relative_to(self.repository) else now
 
+    def pipeline_file(self, now: Path, name: str) -> Path | None:
+        """The pipeline's file in the tree: at the same path, else one of the same `pipeline:`; None: it is new there.
+
+        A workspace knows a pipeline by its name: a file that was moved is the same pipeline, with the same contract.
+
+        Args:
+            name: of the pipeline, as the checkout's file says.
+        """
+        same = self.path(now)
+        if same.is_file() or not now.is_relative_to(self.repository):
+            return same if same.is_file() else None
+        others = [path for path in self.tree.rglob("*.y*ml") if path.is_file() and named_pipeline(path) == name]
+
+        def rank(path: Path) -> tuple[bool, bool, Path]:
+            is_moved = not (self.repository / path.relative_to(self.tree)).exists()  # else it may be another's copy
+            return not is_moved, path.parent != same.parent, path
+
+        return min(others, key=rank, default=None)
+
     def changed_below(self, folder: Path) -> list[str] | None:
         """Paths, relative to a folder of the checkout, that differ from the base; None where git holds nothing there.
 
@@ -53,6 +73,17 @@ class Base:
         changed = _lines(self.repository, "diff", "--name-only", "--no-renames", "-z", self.commit, "--", str(folder))
         new = _lines(self.repository, "ls-files", "--others", "--exclude-standard", "-z", "--", str(folder))
         return sorted((self.repository / name).relative_to(folder).as_posix() for name in {*changed, *new})
+
+
+def named_pipeline(file: Path) -> str | None:
+    """The `pipeline:` of a file, whatever else is wrong with it; None where it has none."""
+    try:
+        text = read_text(file)
+        content = parse_yaml(text, str(file)) if "pipeline:" in text else None
+    except (OSError, ValueError, ConfigError):
+        return None
+    name = content.get("pipeline") if isinstance(content, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _pathspec(base: Base, folder: Path) -> str:

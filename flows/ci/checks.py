@@ -16,7 +16,7 @@ from headway.data_contracts.suites.contract_file import using_contract_files
 from headway.data_contracts.types.report_text import count
 from headway.data_contracts.types.strict_yaml import parse_yaml, read_text
 from headway.flows.act.contract_diff import compare_files, verdict
-from headway.flows.ci.base import Base, read_base
+from headway.flows.ci.base import Base, named_pipeline, read_base
 from headway.flows.ci.child import JsonDocument, headway
 from headway.flows.ci.invalidated_stages import compare_stages
 from headway.flows.ci.results import Checklist, CheckMessage, CheckName, NotEvaluated
@@ -60,6 +60,8 @@ class Checks:
         self._file: Path | None = None
         self._pipeline: PipelineSpec | None = None
         self._base: Base | None = None
+        self._before: Path | None = None
+        """The pipeline's file at the base."""
         self._smoke: Smoke | None = None
         self._retrain_result: JsonDocument = {}
         self._encodes = False
@@ -94,9 +96,12 @@ class Checks:
             raise NotEvaluated("no --base to compare with")
         file = self._find()
         self._base = base = read_base(self._request.base, file.parent, self._scratch)
-        now, then = _contract_of(file), _contract_of(base.path(file))
+        self._before = before = base.pipeline_file(file, named_pipeline(file) or "")
+        now = _contract_of(file)
         if now is None:
             raise NotEvaluated("the pipeline file names no contract; see config")
+        # A contract that the base has is held against itself, also by a pipeline that is new.
+        then = base.path(now) if before is None else _contract_of(before)
         if then is None or not then.is_file():
             raise NotEvaluated(f"{base.message} has no contract of this pipeline")
         try:
@@ -147,10 +152,10 @@ class Checks:
                 raise NotEvaluated("no base to compare with, and no --workspace to look into")
             return CheckMessage("not compared: no base", tuple(details))
         file, pipeline = self._loaded()
-        if not self._base.path(file).is_file():
+        if self._before is None:
             return CheckMessage(f"a pipeline that {self._base.message} does not have: every stage runs", tuple(details))
         try:
-            compared = compare_stages(self._base, file, pipeline)
+            compared = compare_stages(self._base, self._before, file, pipeline)
         except ConfigError as error:
             return CheckMessage("not compared: the base's own files are refused", (*details, str(error)))
         invalidated = [stage.stage for stage in compared.stages if stage.is_invalidated]

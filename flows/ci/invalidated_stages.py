@@ -54,18 +54,20 @@ class StageComparison(Frozen):
     """What could not be compared."""
 
 
-def compare_stages(base: Base, file: Path, pipeline: PipelineSpec) -> StageComparison:
+def compare_stages(base: Base, before_file: Path, file: Path, pipeline: PipelineSpec) -> StageComparison:
     """Compare a pipeline with what it was at the base.
 
     Args:
-        file: the pipeline's file, which the base has as well.
+        before_file: the pipeline's file in the base's tree.
+        file: the pipeline's file.
 
     Raises:
         ConfigError: the base's file cannot be read by this version of Headway.
     """
-    before_file = base.path(file)
     before = parse_yaml_model(PipelineSpec, before_file.read_text(), where=f"{base.ref}: {file.name}")
     notes: list[str] = []
+    if before_file != base.path(file):
+        notes.append(f"at the base its file is {before_file.relative_to(base.tree).as_posix()}")
     reasons = {
         "snapshot": [*_fields("source", before.source, pipeline.source), *_data(base, file, pipeline, notes)],
         "validate": _contract(file, pipeline, before_file, before),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -14,7 +15,7 @@ from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.file_systems import CREDENTIALS
 from headway.data_contracts.store.installation import HOME
-from headway.data_contracts.types.strict_yaml import parse_yaml_model, read_text, refused_values
+from headway.data_contracts.types.strict_yaml import not_utf8, parse_yaml_model, read_text, refused_values
 from headway.flows.config.cost_bound import CostBoundSpec
 from headway.flows.config.job_class import JobClass
 from headway.flows.config.triggers import TriggersSpec
@@ -163,7 +164,9 @@ def load_pipeline(path: Path) -> PipelineSpec:
     try:
         text = read_text(path)
     except UnicodeDecodeError as error:
-        raise ConfigError("is not a text file.", where=str(path), advice="Give a pipeline file.") from error
+        if b"\0" in error.object and not error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise ConfigError("is not a text file.", where=str(path), advice="Give a pipeline file.") from error
+        raise ConfigError(not_utf8(error), where=str(path), advice="Save it as UTF-8.") from error
     except OSError as error:
         raise _unreadable(path, error) from error
     try:

@@ -203,12 +203,18 @@ def _zone_names() -> frozenset[str]:
     return frozenset(zoneinfo.available_timezones())
 
 
+LONGEST_ABBREVIATION = 4  # CEST, AEST
+
+
 def _nearest_zone(name: str) -> str:
     """By the whole name or by its city, however it is written."""
     wanted = name.strip().replace(" ", "_").lower()
     by_whole = {each.lower(): each for each in sorted(_zone_names())}
     by_city = {each.lower().rpartition("/")[2]: each for each in sorted(_zone_names(), reverse=True)}
     for known in (by_whole, by_city):
+        # An abbreviation is near to any other: EST for CEST would open the windows seven hours off.
+        if len(wanted) <= LONGEST_ABBREVIATION and wanted not in known:
+            continue
         if close := difflib.get_close_matches(wanted, known, n=1, cutoff=0.75):
             return f"; did you mean {known[close[0]]}?"
     return "; they are named as in Europe/Berlin or America/New_York"

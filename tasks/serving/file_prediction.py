@@ -14,7 +14,7 @@ from headway.data_contracts.tables.source_spec import CsvOptions
 from headway.tasks.serving.prediction import MISSING, OnMissing, TableModel
 from headway.tasks.serving.predictions_file import require_target, written
 from headway.tasks.serving.rows_to_predict import ROWS
-from headway.tasks.serving.source_file import RowsOfFile, rows_of_file
+from headway.tasks.serving.source_file import RowsOfFile, local_file, rows_of_file
 
 ROW = "row"
 MODEL_COLUMNS = ("model", "model_version", "model_sha256")
@@ -66,7 +66,7 @@ def predict_file(
         DataError: the rows cannot be read, or one cannot be predicted. Then nothing was written.
         EnvironmentProblem: the target cannot be written.
     """
-    require_target(out, overwrite=overwrite)
+    require_target(out, overwrite=overwrite, source=local_file(file, base=base))
     model.require_recipe()
     options = csv or CsvOptions()
     with rows_of_file(file, model.fitted_types, base=base, csv=options, key=key, usual_key=usual_key) as rows:

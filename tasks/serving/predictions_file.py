@@ -21,14 +21,25 @@ Write = Callable[[pa.RecordBatch], object]
 FORMATS = (".parquet", ".csv", ".jsonl")
 
 
-def require_target(out: Path, *, overwrite: bool) -> None:
-    """Raises `ConfigError`: its name says no format, its folder is not there, or it exists and may not be replaced."""
+def require_target(out: Path, *, overwrite: bool, source: Path | None = None) -> None:
+    """Check where predictions are to go.
+
+    Args:
+        source: the file of rows, where it is local.
+
+    Raises:
+        ConfigError: its name says no format, its folder is not there, it exists and may not be replaced, or it is the
+            file of rows itself.
+    """
     if out.suffix not in FORMATS:
         raise ConfigError("its name says no format.", where=str(out), advice=f"It ends in {', '.join(FORMATS)}.")
     if not out.parent.is_dir():
         raise ConfigError("there is no such folder.", where=str(out.parent), advice="Make it, or name another --out.")
     if out.is_dir():
         raise ConfigError("is a folder.", where=str(out), advice="Name a file.")
+    if source is not None and out.exists() and source.exists() and out.samefile(source):
+        # Predictions hold no inputs: rows that they replaced would be gone.
+        raise ConfigError("is the file of rows itself.", where=str(out), advice="Name another --out.")
     if out.exists() and not overwrite:
         raise _exists(out)
 

@@ -77,6 +77,12 @@ def rows_of_file(
         yield RowsOfFile(num_rows, held, _batches(path, file, [*held]), names)
 
 
+def local_file(file: str, *, base: Path) -> Path | None:
+    """Where a file lies that a person named by path or URI; None: elsewhere."""
+    plain = file.removeprefix("file://").removeprefix("local://")
+    return None if is_remote(plain) else base / Path(plain).expanduser()
+
+
 def _batches(path: Path, file: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
     with _advising_the_user(file):
         for batch in read_batches(path, file, columns):
@@ -89,15 +95,15 @@ def _found(file: str, base: Path, csv: CsvOptions, names: Collection[str], folde
     Args:
         names: of columns that it should have.
     """
-    path = base / Path(file.removeprefix("file://").removeprefix("local://")).expanduser()
-    if not is_remote(file) and not path.is_file():
+    here = local_file(file, base=base)
+    if here is not None and not here.is_file():
         raise ConfigError("is no file.", where=file, advice="Give a file, or the URI of one.")
     guessed = guess_source(file, base=base)
     spec = guessed.spec
     if not spec.is_table or not guessed.only_file:
         raise ConfigError("is no file of a table.", where=file, advice=f"Its name ends in {', '.join(TABLES)}.")
-    if is_remote(spec.uri):
-        path = folder / guessed.only_file
+    path = here or folder / guessed.only_file
+    if here is None:
         with reading_remote(file), fsspec.open(file, "rb") as stream, path.open("wb") as copy:
             shutil.copyfileobj(stream, copy, 1 << 20)
     if spec.format == "csv":

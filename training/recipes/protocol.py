@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-ADVICE = "What a recipe must bring stands in training/recipes/protocol.py."
+ADVICE = "In Python `help(headway.Recipe)` says what a recipe must bring."
 
 
 class Losses(NamedTuple):

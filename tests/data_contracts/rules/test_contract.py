@@ -58,7 +58,11 @@ def test_values_keep_the_type_they_were_written_in() -> None:
     [
         (HEAD + "colums: {}", "Did you mean `columns`?"),
         (HEAD + "columns: {id: {type: int64, uniqe: true}}", "columns.id.uniqe (line 3): unknown key `uniqe`"),
-        (HEAD + "columns: {id: {type: int46}}", "Did you mean `int64`?"),
+        (HEAD + "columns: {id: {type: int46}}", "'int46' is no column type. Did you mean `int64`?"),
+        (HEAD + "columns: {id: {type: int}}", "Did you mean `int64`?"),
+        (HEAD + "columns: {id: {type: float64}}", "Did you mean `double`?"),
+        (HEAD + "columns: {id: {type: str}}", "Did you mean `string`?"),
+        (HEAD + "columns: {id: {type: datetime}}", "Did you mean `timestamp[us]`?"),
         (HEAD + "columns: {}", "columns (line 3)"),
         (HEAD.replace("1.2.3", "1.2") + COLUMNS, "version (line 2): must be text, given 1.2"),
         (HEAD.replace("1.2.3", "one") + COLUMNS, "version (line 2)"),
@@ -125,7 +129,9 @@ def test_a_contract_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gone\.yaml: the contract cannot be read \(No such file"):
         load_contract(tmp_path / "gone.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"name: \xe9")
-    with pytest.raises(ConfigError, match=r"latin\.yaml: the contract cannot be read \(not UTF-8\)"):
+    with pytest.raises(
+        ConfigError, match=r"latin\.yaml: is not text in UTF-8 \(byte 0x.. in line \d+\)\. Save it as UTF-8"
+    ):
         load_contract(tmp_path / "latin.yaml")
 
 

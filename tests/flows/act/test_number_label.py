@@ -220,4 +220,9 @@ def test_a_contract_or_a_table_given_for_a_pipeline_file_is_named_as_what_it_is(
         with pytest.raises(ConfigError, match=words) as refused:
             load_pipeline(tmp_path / name)
         assert "pipeline file" in refused.value.advice
+    drafted = (tmp_path / "homes.pipeline.yaml").read_text()
+    for encoding in ("latin-1", "utf-16"):
+        (tmp_path / "other.yaml").write_text(f"# caf\u00e9\n{drafted}", encoding=encoding)
+        with pytest.raises(ConfigError, match=r"is not text in UTF-8 \(byte 0x.. in line 1\)\. Save it as UTF-8"):
+            load_pipeline(tmp_path / "other.yaml")
     assert find_pipeline_file("homes", tmp_path) == (tmp_path / "homes.pipeline.yaml").resolve()

@@ -63,6 +63,34 @@ def test_a_breaking_change_that_comes_by_naming_another_contract_is_one(ci, chec
     assert_failed(ci("--base", "main"), "contract", "contract", 4, "call it 2.0.0")
 
 
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_pipeline_whose_file_was_moved_is_held_against_what_it_was(ci, checkout, renamed) -> None:
+    # Committed under another name: to the base `tiny.yaml` is a new file.
+    git(checkout, "mv", "tiny.yaml", "small.yaml")
+    git(checkout, "commit", "--message", "another name")
+    git(checkout, "switch", "--create", "change")
+    git(checkout, "mv", "small.yaml", "tiny.yaml")
+    if renamed:
+        edit(checkout / "tiny.yaml", "pipeline: tiny", "pipeline: other")
+    git(checkout, "commit", "--all", "--message", "moved")
+    answer = ci("--base", "main")
+    assert answer.code == 0 and answer.outcomes["contract"] == "passed"
+    if not renamed:
+        assert answer["stages"]["reason"] == "no stage runs anew"
+        assert "at the base its file is small.yaml" in answer["stages"]["details"]
+    commit_with(checkout, "contract.yaml", "{type: string, nullable: true}", NARROWER)
+    assert_failed(ci("--base", "main"), "contract", "contract", 4, "call it 2.0.0")
+
+
+def test_a_pipeline_that_the_base_does_not_have_and_its_own_contract_are_new(ci, checkout) -> None:
+    git(checkout, "rm", "--quiet", "contract.yaml", "tiny.yaml")
+    git(checkout, "commit", "--message", "nothing")
+    git(checkout, "revert", "--no-commit", "HEAD")
+    answer = ci("--base", "main")
+    assert answer.code == 0 and answer.outcomes["contract"] == "skipped"
+    assert "every stage runs" in answer["stages"]["reason"]
+
+
 def test_what_others_merged_since_is_no_change_of_this_checkouts(ci, checkout) -> None:
     git(checkout, "switch", "--create", "change")
     git(checkout, "switch", "main")

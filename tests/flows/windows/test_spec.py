@@ -54,6 +54,12 @@ def test_an_unknown_zone_is_refused_with_the_nearest_name(written: str, meant: s
     assert message.endswith(f"; did you mean {meant}?")
 
 
+@pytest.mark.parametrize("zone", ["CEST", "PST", "CST", "BST", "AEST"])
+def test_an_abbreviation_is_not_taken_for_that_of_another_zone(zone: str) -> None:
+    message = refusal(zone=zone)
+    assert "did you mean" not in message and "named as in Europe/Berlin" in message
+
+
 @pytest.mark.parametrize("zone", ["Europe", "../etc/passwd", "/etc/localtime", "''", "+02:00"])
 def test_what_is_no_name_of_a_zone_is_refused(zone: str) -> None:
     assert "is no IANA time zone" in refusal(zone=f'"{zone}"')

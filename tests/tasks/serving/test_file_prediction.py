@@ -157,6 +157,16 @@ def test_a_file_is_replaced_on_request_alone_and_only_by_a_whole_one(tmp_path: P
     assert rows_of(tmp_path / "out.csv") == PREDICTED
 
 
+@pytest.mark.parametrize("name", ["rows.parquet", "./rows.parquet", "file://{folder}/rows.parquet", "link.parquet"])
+def test_rows_are_never_replaced_by_their_own_predictions(tmp_path: Path, name: str) -> None:
+    parquet(tmp_path, ROWS)
+    before = (tmp_path / "rows.parquet").read_bytes()
+    (tmp_path / "link.parquet").symlink_to("rows.parquet")
+    with pytest.raises(ConfigError, match="the file of rows itself"):
+        predicted(tmp_path, name.format(folder=tmp_path), "rows.parquet", overwrite=True)
+    assert (tmp_path / "rows.parquet").read_bytes() == before
+
+
 def test_a_file_that_another_wrote_meanwhile_stays(tmp_path: Path) -> None:
     name = parquet(tmp_path, ROWS)
     with pytest.raises(ConfigError, match="exists already"):

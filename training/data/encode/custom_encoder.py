@@ -24,7 +24,7 @@ from headway.training.data.encode.packing import NUM_MARKERS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ADVICE: Final = "What an encoder must bring stands in training/data/encode/custom_encoder.py."
+ADVICE: Final = "In Python `help(headway.Encoder)` says what an encoder must bring."
 DTYPES: Final = (
     *("bool", "uint8", "uint16", "uint32", "int8", "int16", "int32", "int64"),
     *("float16", "float32", "float64"),
