@@ -13,6 +13,7 @@ from typing import Literal, get_args
 from headway.flows.accounts.objectives import LEAST_ETTR, OBJECTIVES, Severity
 from headway.flows.accounts.probe_records import LATE_INTERVALS, LATE_SLACK_S
 from headway.flows.monitoring.burn_rates import BUDGET_WINDOW, burning
+from headway.flows.monitoring.families import SEVERE_XIDS
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 Group = Literal["now", "state", "days"]
@@ -161,6 +162,23 @@ PAGES = (
         ),
     ),
     Alert(
+        name="DeviceFails",
+        severity="page",
+        group="now",
+        expr=(
+            "count without (xid) (\n"
+            f'  increase(train_device_xid_errors_total{{xid=~"{"|".join(SEVERE_XIDS)}"}}[1h]) > 0\n'
+            ")\n"
+            "or train_node_devices_answer == 0"
+        ),
+        lasts="1m",
+        summary="{{ $labels.node }}: device {{ $labels.device }} failed, or its driver does not answer.",
+        description=(
+            "Its driver reported an error after which it is not to be used: memory beyond repair, NVLink, or off the "
+            "bus. Run `headway status` to see which run is on it, and take the machine out before the next attempt."
+        ),
+    ),
+    Alert(
         name="WorkspaceDiskFull",
         severity="page",
         group="now",
@@ -304,6 +322,18 @@ TICKETS = (
         description=(
             "The rest was redone, waited or was started again. Run `headway goodput` on the newest runs: it names the "
             "states and recoveries that took the most."
+        ),
+    ),
+    Alert(
+        name="DeviceThrottled",
+        severity="ticket",
+        group="days",
+        expr='min_over_time(train_device_throttled{why!="power_cap"}[15m]) == 1',
+        lasts="15m",
+        summary="{{ $labels.node }}: device {{ $labels.device }} is held back by {{ $labels.why }}.",
+        description=(
+            "A hot device, or one short of power, slows all ranks that wait for it. Run `headway status` to see "
+            "whether a rank is slow, and look at fans, inlet temperature and power supplies."
         ),
     ),
     Alert(

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 
 import pynvml
 
+from headway.flows.monitoring.families import SEVERE_XIDS
 from headway.flows.monitoring.samples import Samples
 
 ANSWERS_WITHIN_S = 2.0
@@ -72,9 +73,12 @@ class DeviceFigures:
                 for name, labels, value in _figures(device)
             ]
             self._count_errors({_uuid(device): number for number, device in devices.items()})
+        # A series that begins with its first error has no increase: what a page is about is 0 from the start.
+        seen = {number for _, labels, _ in self._found if (number := labels.get("device"))}
+        known = {(number, xid) for number in seen for xid in SEVERE_XIDS} | self._xids.keys()
         self._found += [
-            ("train_device_xid_errors_total", {"node": node, "device": number, "xid": xid}, float(count))
-            for (number, xid), count in sorted(self._xids.items())
+            ("train_device_xid_errors_total", {"node": node, "device": number, "xid": xid}, self._xids[number, xid])
+            for number, xid in sorted(known)
         ]
 
     def _count_errors(self, numbers: dict[str, str]) -> None:

@@ -33,6 +33,12 @@ def _histogram(help_text: str, *labels: str) -> Family:
     return Family("histogram", help_text, labels)
 
 
+SEVERE_XIDS = ("48", "64", "74", "79", "95", "119", "120")
+"""Errors after which a device is not to be used: memory beyond repair, NVLink, off the bus, its firmware.
+
+Source: NVIDIA, "XID Errors", catalog.
+"""
+
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         # Flow runs that are over.

@@ -403,6 +403,29 @@ CASES = {
     "contended by others, while nothing trains": Case(
         series={'train_node_pressure_seconds_total{node="host", resource="cpu", share="some"}': "0+54x{n}"}, at_s=3000
     ),
+    "a device off its bus": Case(
+        series={'train_device_xid_errors_total{node="host", device="3", xid="79"}': after(3, 1)},
+        at_s=600,
+        fires="DeviceFails",
+    ),
+    "an error of a program": Case(
+        series={'train_device_xid_errors_total{node="host", device="3", xid="13"}': after(3, 1)}, at_s=600
+    ),
+    "a driver that does not answer": Case(
+        series={'train_node_devices_answer{node="host"}': "1 1 1 0+0x{n}"}, at_s=600, fires="DeviceFails"
+    ),
+    "a hot device": Case(
+        series={'train_device_throttled{node="host", device="3", why="heat"}': "1+0x{n}"},
+        at_s=3600,
+        fires="~DeviceThrottled",
+    ),
+    "one at its power cap, and one that was hot for a moment": Case(
+        series={
+            'train_device_throttled{node="host", device="3", why="power_cap"}': "1+0x{n}",
+            'train_device_throttled{node="host", device="3", why="heat"}': "1 1 1 0+0x{n}",
+        },
+        at_s=3600,
+    ),
     "a rule that warns": Case(
         series={'headway_contract_broken_rules{pipeline="p", rule_severity="warning"}': after(3, 2)},
         at_s=600,

@@ -21,7 +21,7 @@ from headway.flows.config.job_class import JobClass
 from headway.flows.monitoring import rules
 from headway.flows.monitoring.alerts import ALERTS
 from headway.flows.monitoring.burn_rates import BURN_RATES, windows
-from headway.flows.monitoring.families import FAMILIES
+from headway.flows.monitoring.families import FAMILIES, SEVERE_XIDS
 from tests.pages import HOME
 
 FOLDER = HOME / "deployments" / "monitoring"
@@ -41,6 +41,8 @@ KNOWN_VALUES = {
     "share": {"some", "full"},
     "job": {"headway"},
     "job_class": set(get_args(JobClass)),
+    "xid": set(SEVERE_XIDS),
+    "why": {"power_cap", "power_brake", "heat"},
     "rule_severity": set(get_args(Severity)),
 }
 BY_NAME = {alert.name: alert for alert in ALERTS}
