@@ -207,6 +207,13 @@ class DeploymentProfile(Frozen):
             raise ValueError(f"{', '.join(map(repr, odd))}: a variable's name is of letters, digits and underscores")
         return env
 
+    @field_validator("tags")
+    @classmethod
+    def _no_secret_tags(cls, tags: tuple[str, ...]) -> tuple[str, ...]:
+        if held := next(filter(None, map(credential_in_value, tags)), ""):
+            raise ValueError(f"one holds {held}, and everybody who sees the server's pages reads tags")
+        return tags
+
     @field_validator("env", "variables")
     @classmethod
     def _no_secrets(cls, values: dict[str, Json]) -> dict[str, Json]:

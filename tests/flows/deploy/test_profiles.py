@@ -93,6 +93,8 @@ def test_a_missing_file_says_how_a_short_one_reads(tmp_path: Path) -> None:
         ("env: {DB_URL: 'postgresql://me:abc@db/shop'}", "DB_URL holds a URL with credentials"),
         ("env: {LIBPQ: 'host=db user=me password=abc'}", "LIBPQ holds what 'password' is"),
         ("env: {OTEL_EXPORTER_OTLP_HEADERS: 'authorization=Basic abc'}", "holds what 'authorization' is"),
+        ("tags: [a, 'https://me:abc@db/shop']", "one holds something before an `@`"),
+        ("tags: ['token=abc']", "one holds what 'token' is"),
         ("pool: {name: a/b}", "pool.name"),
         *(
             (f'pool: {{name: "a{end}name: b"}}', "pool.name")
