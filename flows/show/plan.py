@@ -13,9 +13,9 @@ from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.suites.contract_file import read_contract_file, using_contract_files
 from headway.data_contracts.types.report_text import count
-from headway.flows.config.first_step import num_label_values, synthetic_shape
+from headway.flows.config.first_step import check_first_step, num_label_values, synthetic_shape
 from headway.flows.config.pipeline_spec import PipelineSpec
-from headway.flows.config.preflight import check_request
+from headway.flows.config.preflight import check_contract, check_request
 from headway.flows.config.request import TrainingRequest
 from headway.flows.console.console import headed, plain_console, print_table
 from headway.flows.console.prefect_settings import names_no_server
@@ -64,6 +64,8 @@ class Plan(BaseModel):
     """None: no prices are known, see `cost_bound`."""
     running: list[RunningRetrain] = []
     """Retrains of it that go on on this machine."""
+    untried: str = ""
+    """Why a recipe or encoder of the user's own could not be tried here; empty: it was, or there is none."""
     held: Hold | None = None
     """Who lets no retrain of it begin; None: nobody."""
 
@@ -79,6 +81,7 @@ def make_plan(request: TrainingRequest, *, may_rehearse: bool = False) -> Plan:
         ConfigError, DataError, EnvironmentProblem: what would refuse the retrain refuses the plan.
     """
     pipeline, path, workspace = check_request(request, only_looks=True)
+    untried = check_first_step(pipeline, path, check_contract(pipeline, path), workspace)  # found: it was just tried
     with contextlib.ExitStack() as looking:
         uri = workspace.uri
         # A plan makes no workspace, and needs one to remember digests in.
@@ -86,7 +89,7 @@ def make_plan(request: TrainingRequest, *, may_rehearse: bool = False) -> Plan:
             folder = looking.enter_context(scratch_folder("headway-plan-"))
             workspace = Workspace.create(str(folder / "workspace"))
         context = looking.enter_context(brief_context(pipeline.pipeline, workspace, path.parent))
-        return _plan(context, pipeline, may_rehearse).model_copy(update={"workspace": uri})
+        return _plan(context, pipeline, may_rehearse).model_copy(update={"workspace": uri, "untried": untried})
 
 
 def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Plan:
@@ -232,6 +235,8 @@ def print_plan(plan: Plan) -> None:
     for stage in plan.stages:
         table.add_row(stage.stage, "be found" if stage.state == "found" else stage.state, _takes(stage), stage.detail)
     print_table(console, table)
+    if plan.untried:
+        console.print(f"\nuntried      not tried on made-up rows: {plan.untried}", end="")
     console.print(f"\n{plan.batch}")
     console.print(f"length       {plan.length}")
     console.print(f"rates        {plan.rates}")

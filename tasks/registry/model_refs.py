@@ -146,11 +146,17 @@ def require_model(workspace: Workspace, name: str) -> None:
     """Raises `ConfigError`: nothing was registered under this name; says what there is."""
     # A name with a slash is none, and would be a path.
     if "/" in name or refs.newest_number(workspace, versions_ref(name)) == 0:
-        known = workspace.names("models") + workspace.names("refs/models")
+        known = {*workspace.names("models"), *workspace.names("refs/models")}
+        if name in known:
+            raise ConfigError(
+                f"files of model {name!r} are here, and nothing names a version of it.",
+                where=f"{workspace.uri}/refs/{versions_ref(name)}",
+                advice="If it had one, bring that folder back from a copy of the workspace; else retrain.",
+            )
         raise ConfigError(
             f"no model {name!r} in this workspace.",
             where=workspace.uri,
-            advice=f"It has: {', '.join(sorted(set(known))) or 'none yet; run `headway retrain`'}.",
+            advice=f"It has: {', '.join(sorted(known)) or 'none yet; run `headway retrain`'}.",
         )
 
 

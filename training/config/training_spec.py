@@ -237,7 +237,10 @@ def length_line(spec: TrainingSpec, *, context_tokens: int | None, num_rows: int
     seen = f"{spec.max_steps:,} steps = {num_seen * (context_tokens or 1):,} {targets_of(context_tokens)}"
     # Of datasets mixed in, each has epochs of its own.
     is_shown = num_rows and not spec.order.mix
-    return f"{seen} = {num_seen / num_rows:.2g} epochs of {num_rows:,} rows" if is_shown and num_rows else seen
+    if not (is_shown and num_rows):
+        return seen
+    epochs = num_seen / num_rows
+    return f"{seen} = {f'{epochs:,.0f}' if epochs >= 10 else f'{epochs:.2g}'} epochs of {num_rows:,} rows"
 
 
 def steps_per_epoch(spec: TrainingSpec, num_rows: int) -> float | None:

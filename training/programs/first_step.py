@@ -6,6 +6,7 @@ input; it prints a `FirstStep`. A user's code may end, hang or fill the memory o
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -124,7 +125,7 @@ def _attempt(training: TrainingSpec, shape: DataShape) -> FirstStep:
     import torch
 
     try:
-        _step(training, shape)
+        nats = _step(training, shape)
     except (MemoryError, torch.OutOfMemoryError):
         return FirstStep(undecided="no memory is left here for one step")
     except Exception as error:  # whatever a recipe raises that was not blamed on a line of it
@@ -136,10 +137,14 @@ def _attempt(training: TrainingSpec, shape: DataShape) -> FirstStep:
             return FirstStep(refused=type(error).__name__, what=error.what, where=error.where, advice=error.advice)
         what = f"one step on made-up rows raised {type(error).__name__}: {text[:300]}."
         return FirstStep(refused=ConfigError.__name__, what=what, where="recipe")
+    if not math.isfinite(nats):
+        # Made-up values may be none that the recipe is made for: a person has to look, and nothing is refused.
+        return FirstStep(undecided=f"the loss of its first step on made-up rows is {nats:g}")
     return FirstStep()
 
 
-def _step(training: TrainingSpec, shape: DataShape) -> None:
+def _step(training: TrainingSpec, shape: DataShape) -> float:
+    """Returns the loss, in nats."""
     import torch
 
     from headway.training.engine.learner import Learner
@@ -169,6 +174,7 @@ def _step(training: TrainingSpec, shape: DataShape) -> None:
         recipe.measures(learner.model, batch)
     del learner  # two models of a size that just fits would not
     _export(recipe)
+    return sums.nats
 
 
 def _export(recipe: Recipe) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from headway.data_contracts.rules.contract import parse_contract
 from headway.data_contracts.store.errors import ConfigError
@@ -229,6 +230,22 @@ def test_an_encoder_that_wants_other_values_than_made_up_ones_is_left_to_the_fir
     request = write("encoder.py", "[len(word)", "[int(word)")
     pipeline, path, _ = check_request(request)
     assert "first rows will tell" in check_first_step(pipeline, path, check_contract(pipeline, path), None)
+
+
+@pytest.mark.parametrize(
+    ("new", "words"),
+    [
+        ('batch["lengths"].to("cuda")', "it wants a device that is not here"),
+        ('batch["lengths"] * float("nan")', "the loss of its first step on made-up rows is nan"),
+    ],
+)
+def test_a_plan_says_what_the_first_step_could_not_decide(write: Callable[..., RetrainRequest], new, words) -> None:
+    if "cuda" in new and torch.cuda.is_available():
+        pytest.skip("the device is here")
+    request = write("recipe.py", 'batch["lengths"]', new)
+    Path("there-is-none").mkdir()
+    Path("there-is-none/words.csv").write_text("word,language\none,north\ntwo,south\n")
+    assert words in make_plan(request).untried
 
 
 def test_made_up_rows_keep_to_the_contract() -> None:

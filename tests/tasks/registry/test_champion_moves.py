@@ -293,6 +293,12 @@ def test_a_projection_that_another_host_overtook_is_repeated(versions, register,
     assert champion_of(workspace).target == two
 
 
+def test_a_model_whose_refs_are_gone_is_not_called_unknown(context: RunContext) -> None:
+    context.workspace.publish(f"models/{MODEL}/a/model.json", b"{}")
+    with pytest.raises(ConfigError, match="nothing names a version of it"):
+        read_history(context.workspace.uri, MODEL)
+
+
 def test_a_model_nobody_registered_has_no_history(context: RunContext) -> None:
     context.workspace.publish("refs/models/other/note", b"{}")
     for name in (MODEL, f"../{MODEL}"):

@@ -55,6 +55,7 @@ def test_the_batch_line_adds_up():
         (256, 4000, "1,000 steps = 8,192,000 tokens = 8 epochs of 4,000 rows"),
         (256, None, "1,000 steps = 8,192,000 tokens"),
         (1, 320_000, "1,000 steps = 32,000 examples = 0.1 epochs of 320,000 rows"),
+        (1, 13, "1,000 steps = 32,000 examples = 2,462 epochs of 13 rows"),
         (None, None, "1,000 steps = 32,000 rows"),
     ],
 )
