@@ -8,7 +8,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import count
 from headway.flows.accounts.kept_accounts import all_accounts, settle
 from headway.flows.accounts.objectives import LEAST_EVENTS, WINDOW_DAYS, objectives_of
-from headway.flows.accounts.tally import Tally
+from headway.flows.accounts.tally import JobClassTally, Tally
 from headway.flows.config.profiles import PricesSpec
 
 
@@ -21,7 +21,7 @@ def spent_budget(workspace: Workspace, job_class: str) -> str:
     for account in all_accounts(workspace):
         if account.end_unix_s >= since_unix_s:
             tally.take(account, PricesSpec())
-    found, target = tally.by_class[job_class], objectives_of(job_class).success
+    found, target = tally.by_class.get(job_class, JobClassTally()), objectives_of(job_class).success
     if found.success is None or found.num_events < LEAST_EVENTS or found.success >= target:
         return ""
     return (

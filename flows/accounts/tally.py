@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -44,7 +44,7 @@ class Tally:
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     causes: Counter[str] = field(default_factory=Counter)
     """Of flow runs that failed or were lost."""
-    by_class: defaultdict[str, JobClassTally] = field(default_factory=lambda: defaultdict(JobClassTally))
+    by_class: dict[str, JobClassTally] = field(default_factory=dict)
     interruptions: Counter[str] = field(default_factory=Counter)
     recoveries: list[Recovery] = field(default_factory=list)
     device_s: dict[State, float] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Tally:
         self.outcomes[account.outcome] += 1
         if account.outcome in ("failed", "lost"):
             self.causes[account.cause] += 1
-        of_class = self.by_class[account.job_class]
+        of_class = self.by_class.setdefault(account.job_class, JobClassTally())
         of_class.num_good += account.outcome == "succeeded"
         of_class.num_bad += account.outcome in ("failed", "lost") and account.cause not in ORDERLY
         of_class.num_done_in_window += account.window_outcome == "done"

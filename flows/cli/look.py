@@ -75,18 +75,38 @@ def cost(
 def board(
     workspace: WorkspaceUri = "",
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="Where the page goes; one that is there is replaced.")
-    ] = Path("headway-board.html"),
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Where the page goes; one that is there is replaced. headway-board.html if left out."
+        ),
+    ] = None,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Serve it instead, such as at 127.0.0.1:8765.")] = "",
+    password_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What --listen asks for; a password of this user's own if left out."),
+    ] = None,
     days: Annotated[int, typer.Option(min=1, max=3660, help="How far back it looks.")] = 90,
     profile: PricesOf = "",
 ) -> None:
-    """Write one page about a workspace. Trends, failures, time and cost, curves of the newest runs.
+    """Write or serve one page about a workspace. Trends, failures, time and cost, curves of the newest runs.
 
-    It is a file that needs nothing else, made of accounts, refs and live runs alone.
+    It is a file that needs nothing else, made of accounts, refs and live runs alone. --listen serves it until Ctrl-C,
+    made anew for whoever looks, and every five seconds at most. It asks for the user `headway` and a password, and says
+    where that lies.
     """
     from headway.flows.show.board import read_board
     from headway.flows.show.board_page import render_html
 
+    if listen and out is not None:
+        raise typer.BadParameter("--listen and --out are two ways; choose one.")
+    if password_file is not None and not listen:
+        raise typer.BadParameter("it goes with --listen.", param_hint="--password-file")
+    if listen:
+        from headway.flows.monitoring.board_server import serve_board
+
+        serve_board(workspace, days, _prices(profile), listen, password_file)
+        return
+    out = out or Path("headway-board.html")
     write_whole(out, render_html(read_board(workspace, days, _prices(profile))).encode())
     print_lines(f"{out.resolve()}")
 
@@ -175,7 +195,7 @@ def metrics(
     from headway.data_contracts.store.publication import Workspace
     from headway.flows.config.profiles import load_profile
     from headway.flows.console.environment import project_folder
-    from headway.flows.monitoring.exporter import serve, write_textfile
+    from headway.flows.monitoring.exporter import serve_metrics, write_textfile
     from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
 
     if listen and out is not None:
@@ -186,7 +206,7 @@ def metrics(
     if listen:
         if place.is_empty():
             print_lines(f"{place.uri} holds no workspace yet; its metrics begin with the first retrain")
-        serve(found, place.uri, listen, password_file)
+        serve_metrics(found, place.uri, listen, password_file)
     elif out is not None:
         write_textfile(found, out)
     else:

@@ -33,11 +33,14 @@ def render_html(board: Board) -> str:
     """The page."""
     fails = list(failing(board))
     word = f"{count(len(fails), 'pipeline')} failing" if fails else "no pipeline is failing"
+    unwell = sum(not probe.has_succeeded or probe.is_late(board.unix_s) for probe in board.probes)
+    if unwell:
+        word += f", {count(unwell, 'probe')} {'is' if unwell == 1 else 'are'} not well"
     lead = html(", ".join(fails)) if fails else "Each pipeline's newest retrain to end by itself came to its end."
     problems = [problem for retrain in board.running for problem in retrain.problems]
     kicker = f"{html(board.workspace)}, last {board.num_days} days, {moment(board.unix_s)} UTC"
     sections = (
-        banner("bad" if fails else "warn" if problems else "good", kicker, word, lead),
+        banner("bad" if fails else "warn" if problems or unwell else "good", kicker, word, lead),
         tiles(_tiles(board)),
         _objectives(board),
         _trend(board),
@@ -192,10 +195,11 @@ def _probes(board: Board) -> str:
         age = length(max(board.unix_s - each.end_unix_s, 0.0))
         since = "never" if each.last_success_unix_s is None else f"{moment(each.last_success_unix_s)} UTC"
         late = ", and late" if each.is_late(board.unix_s) else ""
-        rows.append((each.launcher, f"{how}{late}", since, age, length(each.end_unix_s - each.begin_unix_s)))
-    titles = ("Launcher", "The newest", "Last success", "Ended before", "Took")
+        took = length(each.end_unix_s - each.begin_unix_s)
+        rows.append((each.launcher, f"{how}{late}", each.message, since, age, took))
+    titles = ("Launcher", "The newest", "What", "Last success", "Ended before", "Took")
     note = "Small retrains of made-up data, through every stage. Nothing else on this page counts them but costs."
-    return section("Probes", table(titles, rows, num_words=3), note=note)
+    return section("Probes", table(titles, rows, num_words=4), note=note)
 
 
 def _failing(board: Board) -> str:

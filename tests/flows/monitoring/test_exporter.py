@@ -15,13 +15,8 @@ from pathlib import Path
 import pytest
 
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
-from headway.flows.monitoring.exporter import (
-    MAX_CONNECTIONS,
-    Exporter,
-    exporter_password,
-    listen_address,
-    write_textfile,
-)
+from headway.flows.monitoring.closed_server import MAX_CONNECTIONS, listen_address, served_password
+from headway.flows.monitoring.exporter import PASSWORD_FILE, Exporter, write_textfile
 from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
 from tests.flows.accounts.lives import Life
 
@@ -94,7 +89,7 @@ def test_connections_that_say_nothing_keep_no_scraper_out(exporter: Exporter) ->
 
 def test_who_asks_a_byte_at_a_time_is_not_heard_to_the_end(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
     """A deadline for each byte is none: some connections would keep Prometheus out for ever."""
-    monkeypatch.setattr("headway.flows.monitoring.exporter.REQUEST_S", 0.3)
+    monkeypatch.setattr("headway.flows.monitoring.closed_server.REQUEST_S", 0.3)
     with socket.create_connection(exporter.server_address[:2]) as slow:  # type: ignore[arg-type]
         slow.settimeout(0.05)
         until_s = time.monotonic() + DEADLINE_S
@@ -150,16 +145,16 @@ def test_the_password_is_drawn_once_and_its_file_is_what_prometheus_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
-    password, file = exporter_password(None)
+    password, file = served_password(None, PASSWORD_FILE)
     assert password == f"headway:{file.read_text().strip()}" and len(password) > 30
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert exporter_password(None) == (password, file)
+    assert served_password(None, PASSWORD_FILE) == (password, file)
     given = tmp_path / "given"
     given.write_text("mine\n")
-    assert exporter_password(given) == ("headway:mine", given)
+    assert served_password(given, PASSWORD_FILE) == ("headway:mine", given)
     given.write_text("\n")
     with pytest.raises(ConfigError, match="the password is empty"):
-        exporter_password(given)
+        served_password(given, PASSWORD_FILE)
 
 
 def test_a_file_for_the_collector_is_whole_and_readable_or_not_there(life: Life, tmp_path: Path) -> None:

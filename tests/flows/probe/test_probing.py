@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,26 @@ def test_a_failed_probe_fails_its_flow_run(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("headway.flows.probe.probing._retrain", lambda *_: (6, "the launcher is away."))
     with pytest.raises(TrainingFailed, match=r"probe of launcher local failed: the launcher is away"):
         probe.fn(ProbeRequest(workspace=str(tmp_path / "workspace")))
+
+
+@pytest.mark.process
+def test_in_object_storage_records_and_folders_are_bounded_there_and_on_this_machine(
+    new_bucket: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWAY_LOCAL", str(tmp_path))
+    monkeypatch.setattr("headway.flows.probe.probing._retrain", lambda *_: (6, "the launcher is away."))
+    workspace = Workspace.create(f"s3://{new_bucket()}/team")
+    for day in range(1, 7):
+        own = Workspace.create(f"{workspace.uri}/{FOLDER}/local-2020010{day}T000000000000Z")
+        own.publish("refs/entry.json", b"{}")
+        own.local_path("left").write_bytes(b"")
+    roots = {Workspace(f"{workspace.uri}/{FOLDER}/{name}").local_root for name in workspace.names(FOLDER)}
+    made = run_probe(workspace, ONE_RANK, interval_s=60, within_s=60)
+    assert newest_probes(workspace) == [made] and made.message == "the launcher is away."
+    assert workspace.names(FOLDER) == [f"local-2020010{day}T000000000000Z" for day in (4, 5, 6)]
+    assert sorted(root.name for root in roots if root.exists()) == sorted(
+        Workspace(f"{workspace.uri}/{FOLDER}/local-2020010{day}T000000000000Z").local_root.name for day in (4, 5, 6)
+    )
 
 
 @pytest.mark.parametrize(("launch", "batch"), [(ONE_RANK, 64), (LaunchSpec(nodes=4, ranks_per_node=2), 256)])

@@ -10,6 +10,7 @@ import pytest
 
 from headway.data_contracts.store.errors import EnvironmentProblem
 from headway.flows.accounts.kept_accounts import all_accounts
+from headway.flows.accounts.probe_records import ProbeRecord, keep_probe
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.show import board as boards
 from headway.flows.show.board import Board, read_board
@@ -130,3 +131,31 @@ def test_objectives_are_told_by_job_class_and_a_window_that_closed_too_soon_coun
     assert experiment.in_window is None and experiment.success == 1.0
     page = render_html(board)
     assert "Objectives" in page and "missed, 92.3 % of 13" in page and "100.0 % of 12" in page and "99.5 %" in page
+
+
+def test_a_probe_that_failed_or_is_late_is_no_green_page(life: Life) -> None:
+    trained(life, "new", 3600.0)
+    now_s = time.time()
+    probe = ProbeRecord(
+        launcher="slurm",
+        host="n7",
+        flow_run="f",
+        begin_unix_s=now_s - 60.0,
+        end_unix_s=now_s - 10.0,
+        interval_s=3600.0,
+        has_succeeded=False,
+        stage="launch",
+        cause="infrastructure",
+        message="the queue is away.",
+        last_success_unix_s=None,
+    )
+    assert "<h1>no pipeline is failing</h1>" in render_html(at(life))
+    keep_probe(life.workspace, probe)
+    page = render_html(at(life))
+    assert "<h1>no pipeline is failing, 1 probe is not well</h1>" in page
+    assert "failed launch infrastructure" in page and "the queue is away." in page and "never" in page
+    old_s = now_s - 3 * DAY_S
+    well = {"begin_unix_s": old_s, "end_unix_s": old_s, "has_succeeded": True, "stage": "", "cause": "", "message": ""}
+    keep_probe(life.workspace, probe.model_copy(update={"launcher": "local", **well}))
+    page = render_html(at(life))
+    assert "2 probes are not well" in page and "succeeded, and late" in page
