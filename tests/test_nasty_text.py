@@ -303,6 +303,8 @@ def boarded(text: str) -> Board:
     board = filled(Board, text)
     for histogram in board.tally.figures.steps.durations_s.values():
         histogram.counts = [1] * (len(histogram.bounds_s) + 1)
+    # One number of devices alone is not shown.
+    board.scaling = {pipeline: 2 * lines for pipeline, lines in board.scaling.items()}
     return board
 
 

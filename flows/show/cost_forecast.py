@@ -186,7 +186,9 @@ def cost_lines(cost: CostForecast) -> list[str]:
         of = f"{cost.devices} {plain_text.one_line(cost.device) or 'of the dearest kind'}"
         lines = [f"cost         about {cost.usd:,.2f} USD: {of} at {cost.usd_per_device_hour:,.2f} an hour; {cost.how}"]
     for bound in cost.bounds:
-        if bound.is_reached is None:
+        if bound.spent_usd >= bound.usd:
+            what = "nothing more is paid for"
+        elif bound.is_reached is None:
             what = "whether this would reach it is not known"
         elif not bound.is_reached:
             what = "this would not reach it"

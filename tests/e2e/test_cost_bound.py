@@ -53,7 +53,9 @@ def steps(project: Project) -> list[Event]:
 
 
 def usd(project: Project) -> float:
-    accounts: list[FlowAccount] = list(all_accounts(Workspace(str(project.workspace))))
+    """What the run cost; those that were refused before they came to it are no part of it."""
+    known = all_accounts(Workspace(str(project.workspace)))
+    accounts: list[FlowAccount] = [account for account in known if account.run]
     return sum(line.usd for line in costs(accounts, "pipeline", PricesSpec(device_hour_usd={"any": 3600.0})))
 
 
@@ -76,9 +78,10 @@ def test_training_stops_with_a_checkpoint_before_it_costs_more_and_goes_on_when_
         state = retrain(request, return_state=True)
         assert (state.type.value, state.name) == ("COMPLETED", "CostBoundReached"), state.message
     last = steps(project)[-1]["step"]
+    assert f"cost bound reached (usd_per_run: {may_cost:,.2f}): stopped at step {last}" in state.message
     assert project.files(f"runs/*/checkpoints/*{last}/manifest.json")
-    # The end of an attempt's processes, and of the flow run, comes after the bound.
-    assert usd(project) < may_cost + 10 * USD_PER_S
+    # The end of processes comes after the bound; on a busy machine that takes a while.
+    assert usd(project) < may_cost + 15 * USD_PER_S
     assert read(Workspace(str(project.workspace)), "tiny").state == "bounded"
     assert failed_in_prefect(project) == [], "what has cost what it may has not failed"
 

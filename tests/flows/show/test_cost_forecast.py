@@ -95,6 +95,12 @@ def test_a_bound_that_would_be_reached_is_named_with_the_step_before_it(life: Li
     assert lines[2] == "bound        usd_per_month 9.00, of which 0.30 is spent: this would not reach it"
 
 
+def test_a_bound_that_is_spent_says_so(life: Life, priced: Path) -> None:
+    pipeline = spec(priced, "cost_bound: {usd_per_run: 0.25}\n")
+    _, line = cost_lines(made(life, pipeline, stages("resume", from_step=10)))
+    assert line == "bound        usd_per_run 0.25, of which 0.30 is spent: nothing more is paid for"
+
+
 def test_a_bound_that_training_leaves_too_little_of_is_reached_after_it(life: Life, priced: Path) -> None:
     pipeline = spec(priced, "cost_bound: {usd_per_run: 0.85}\n")
     (bound,) = made(life, pipeline, stages("resume", from_step=10)).bounds

@@ -234,6 +234,10 @@ class _Supervisor:
 
     def _stopped(self, what: str, reason: StopReason | None) -> RunStopped:
         """A request is honoured once."""
+        bound = self._gang.stop
+        # Ranks that stop by themselves know why, and not which bound on the cost it was.
+        if bound.detail and reason == bound.reason:
+            what = f"{bound.why}: {what.removeprefix(f'{reason}: ')}" if what.startswith(f"{reason}: ") else what
         # Otherwise the next retrain would be stopped by the same request.
         clear_stop(self._gang.run_dir)
         self._ledger.event("run.stopped", reason=reason, message=what, continued_by=self._gang.continued_by)
