@@ -16,7 +16,7 @@ from pydantic import BaseModel, model_validator
 from headway.data_contracts.store.errors import RunBusy, StopReason
 from headway.flows.accounts.data_figures import VERDICTS, DataFigures
 from headway.flows.accounts.figures import Amount, Count, Moment, Step, Text, TrainingFigures, finite
-from headway.flows.accounts.goodput import Goodput, goodput_of
+from headway.flows.accounts.goodput import Goodput, goodput_of, goodput_of_trials
 from headway.flows.accounts.traces import COLUMNS, AttemptTrace, FlowTrace
 from headway.training.launch.base.retry_budget import OWNER_WAS_LOST
 from headway.training.observe.ledger import Event
@@ -96,16 +96,16 @@ class FlowAccount(BaseModel):
         return "cut" if self.in_window and (self.outcome, self.cause) == ("stopped", WINDOW_CLOSED) else ""
 
 
-def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Goodput | None) -> FlowAccount:
+def flow_account(flow: FlowTrace, runs: Sequence[Sequence[AttemptTrace]], before: Goodput | None) -> FlowAccount:
     """The account of a flow run that is over, or so far.
 
     Args:
-        attempts: its own at training, oldest first. Of several runs, as trials have, they are counted, and their time
-            is the flow run's as a whole: runs that train beside each other have no common step.
+        runs: its own attempts at training, oldest first, of each run that it was at; trials are at several.
         before: of the run's flow run before it.
     """
     begin = next(flow.named("flow.begin"))
     outcome, cause, stage = end_of(flow)
+    attempts = [attempt for of_one in runs for attempt in of_one]
     of_run = attempts if flow.run else ()
     steps = np.concatenate([attempt.steps for attempt in of_run]) if of_run else np.empty((0, len(COLUMNS)))
     column = {name: steps[:, place] for place, name in enumerate(COLUMNS)}
@@ -114,7 +114,7 @@ def flow_account(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Good
         figures.add(attempt.figures)
     for event in flow.events:
         figures.take(event)
-    account = goodput_of(flow, of_run, before)
+    account = goodput_of_trials(flow, runs) if len(runs) > 1 else goodput_of(flow, of_run, before)
     return FlowAccount(
         flow_run=flow.flow_run,
         pipeline=flow.pipeline,

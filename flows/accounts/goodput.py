@@ -9,7 +9,10 @@ Reliability in Large-Scale Machine Learning Research Clusters", HPCA 2025).
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -165,10 +168,10 @@ def goodput_of(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Goodpu
     begin_unix_s = flow.begin_unix_s if before is None else before.end_unix_s
     end_unix_s = max(begin_unix_s, flow.end_unix_s, *(attempt.end_unix_s for attempt in attempts))
     reached_step = -1 if before is None else before.reached_step
-    steps = np.concatenate([attempt.steps for attempt in attempts]) if attempts else np.empty((0, len(COLUMNS)))
+    steps = _steps(attempts)
     is_new = _is_new(steps[:, 0], reached_step)
     gap: State = "down" if before is None else _GAPS.get(before.stopped_for, "stopped")
-    spans = _spans(flow, attempts, is_new)
+    spans = itertools.chain(_flow_spans(flow), _attempt_spans(attempts, is_new))
     painted: Painted[State] = paint(spans, begin_unix_s, end_unix_s, ground=gap)
     devices = _devices(attempts, painted, 1 if before is None else before.devices)
     found = _Recoveries(painted, devices, steps[~is_new, 1], before)
@@ -194,6 +197,60 @@ def goodput_of(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Goodpu
     )
 
 
+def goodput_of_trials(flow: FlowTrace, runs: Sequence[Sequence[AttemptTrace]]) -> Goodput:
+    """The account of a flow run that was at several runs, as trials are, in turn or beside each other.
+
+    Each run's devices are its own from its first attempt to its last; before, between and after them the flow run holds
+    as many as the largest had. Of wall time, which passes once, an instant of several runs has the state of one.
+
+    Args:
+        runs: attempts of each, oldest first.
+    """
+    own = [goodput_of(_while_trained(flow, attempts), attempts, None) for attempts in runs if attempts]
+    if not own:
+        return goodput_of(flow, (), None)
+    end_unix_s = max(flow.end_unix_s, *(each.end_unix_s for each in own))
+    spans = itertools.chain(
+        _flow_spans(flow),
+        *(_attempt_spans(attempts, _is_new(_steps(attempts)[:, 0], -1)) for attempts in runs),
+    )
+    painted: Painted[State] = paint(spans, flow.begin_unix_s, end_unix_s, ground="down")
+    devices = max(each.devices for each in own)
+    middles = (painted.edges[:-1] + painted.edges[1:]) / 2
+    is_own = np.logical_or.reduce([(each.begin_unix_s <= middles) & (middles < each.end_unix_s) for each in own])
+    between = np.where(is_own, 0.0, float(devices))
+    wasted: dict[str, dict[State, float]] = {}
+    for each in own:
+        for cause, parts in each.wasted_device_s.items():
+            wasted[cause] = added(wasted.get(cause, {}), parts)
+    return Goodput(
+        begin_unix_s=flow.begin_unix_s,
+        end_unix_s=end_unix_s,
+        num_attempts=sum(each.num_attempts for each in own),
+        num_steps=sum(each.num_steps for each in own),
+        num_redone_steps=sum(each.num_redone_steps for each in own),
+        num_tokens=sum(each.num_tokens for each in own),
+        devices=devices,
+        device_s=sum(each.device_s for each in own) + float(np.diff(painted.edges) @ between),
+        parts_s=painted.seconds(),
+        parts_device_s=functools.reduce(added, (each.parts_device_s for each in own), painted.seconds(between)),
+        open_recovery=None,
+        recoveries=[recovery for each in own for recovery in each.recoveries],
+        wasted_device_s=wasted,
+        reached_step=max(each.reached_step for each in own),
+        reached_unix_s=max(each.reached_unix_s for each in own),
+        stopped_for=flow.stopped_for,
+    )
+
+
+def _while_trained(flow: FlowTrace, attempts: Sequence[AttemptTrace]) -> FlowTrace:
+    return replace(flow, begin_unix_s=attempts[0].begin_unix_s, end_unix_s=attempts[-1].end_unix_s, stopped_for="")
+
+
+def _steps(attempts: Sequence[AttemptTrace]) -> NDArray[np.float64]:
+    return np.concatenate([attempt.steps for attempt in attempts]) if attempts else np.empty((0, len(COLUMNS)))
+
+
 def _is_new(steps: NDArray[np.float64], reached_step: int) -> NDArray[np.bool_]:
     """Whether each step, in order of time, is further than all before it."""
     furthest_before = np.maximum.accumulate(np.append(float(reached_step), steps))[:-1]
@@ -201,9 +258,12 @@ def _is_new(steps: NDArray[np.float64], reached_step: int) -> NDArray[np.bool_]:
     return found
 
 
-def _spans(flow: FlowTrace, attempts: Sequence[AttemptTrace], is_new: NDArray[np.bool_]) -> Iterator[Span[State]]:
+def _flow_spans(flow: FlowTrace) -> Iterator[Span[State]]:
     yield "orchestration", flow.begin_unix_s, flow.end_unix_s
     yield from _of_ledger(flow.events)
+
+
+def _attempt_spans(attempts: Sequence[AttemptTrace], is_new: NDArray[np.bool_]) -> Iterator[Span[State]]:
     for attempt, of_attempt in _each(attempts, is_new):
         yield from _of_attempt(attempt, of_attempt)
 

@@ -34,12 +34,12 @@ def account_so_far(workspace: Workspace, flow_run: str) -> FlowAccount | None:
     if flow is None:
         return None
     run_dirs = [workspace.local_path(f"runs/{run}") for run in flow.runs]
-    attempts = [
-        read_attempt(folder, record) for folder in run_dirs for record in AttemptRecords(folder).in_scope(flow_run)
+    runs = [
+        [read_attempt(folder, record) for record in AttemptRecords(folder).in_scope(flow_run)] for folder in run_dirs
     ]
     # One that is damaged must not silence those of all others.
     with contextlib.suppress(ValidationError):
-        return flow_account(flow, attempts, _before(workspace, flow))
+        return flow_account(flow, runs, _before(workspace, flow))
     return None
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from headway.data_contracts.store.errors import ConfigError
+from headway.flows.accounts.flow_account import FlowAccount
 from headway.flows.accounts.goodput import MEANING, STATES
+from headway.flows.accounts.kept_accounts import account_so_far
 from tests.flows.accounts.lives import LOST, Life, numbered
 
 
@@ -169,3 +171,41 @@ def test_a_run_that_nobody_trained_here_is_refused_in_a_sentence(life: Life) -> 
 
 def test_every_state_has_its_meaning() -> None:
     assert set(MEANING) == set(STATES)
+
+
+OTHER = "fedcba9876543210"
+
+
+def trials(life: Life, *, second_begins_s: float) -> FlowAccount:
+    """Two trials of 20 s each, the first from 10 s on, of two ranks and of four; the flow run takes 100 s."""
+    life.flow("t", 0.0, 100.0, ("task evaluate", 80.0, 90.0), more_runs=[OTHER])
+    life.attempt("t", 10.0, 22.0, numbered(1, 8, 12.0), failure=LOST)
+    life.attempt("t", 24.0, 30.0, numbered(7, 9, 25.0))
+    life.run_dir = life.workspace.local_path(f"runs/{OTHER}")
+    begin_s = second_begins_s
+    life.attempt("t", begin_s, begin_s + 20.0, numbered(1, 12, begin_s + 3.0), world_size=4)
+    found = account_so_far(life.workspace, "t")
+    assert found is not None
+    return found
+
+
+def test_trials_in_turn_hold_their_own_devices_and_in_between_those_of_the_largest(life: Life) -> None:
+    found = trials(life, second_begins_s=50.0)
+    goodput = found.goodput
+    assert found.run == "" and goodput.devices == 4
+    assert sum(goodput.parts_s.values()) == pytest.approx(goodput.wall_s) == 100.0
+    assert goodput.device_s == pytest.approx(20 * 2 + 20 * 4 + 60 * 4)
+    assert sum(goodput.parts_device_s.values()) == pytest.approx(goodput.device_s)
+    assert goodput.parts_device_s["evaluation"] == 40.0
+    assert (goodput.num_steps, goodput.num_redone_steps, goodput.num_attempts) == (9 + 12, 2, 3)
+    assert goodput.num_tokens == 210
+    (recovery,) = goodput.recoveries
+    assert recovery.cause == "infrastructure" and sum(goodput.wasted_device_s["infrastructure"].values()) > 0
+
+
+def test_trials_beside_each_other_hold_the_devices_of_both(life: Life) -> None:
+    goodput = trials(life, second_begins_s=20.0).goodput
+    # From 20 s to 30 s both train.
+    assert goodput.device_s == pytest.approx(20 * 2 + 20 * 4 + 70 * 4)
+    assert sum(goodput.parts_s.values()) == pytest.approx(100.0)
+    assert sum(goodput.parts_device_s.values()) == pytest.approx(goodput.device_s)
