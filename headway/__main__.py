@@ -10,6 +10,7 @@ import sys
 
 
 def main() -> None:
+    open_what_is_closed()
     # What is imported here stays: to look for garbage in it every 700 objects takes a fifth of a command's start.
     gc.set_threshold(50_000, 20, 20)
     ends_with: list[int] = []
@@ -20,6 +21,20 @@ def main() -> None:
         sys.exit(_damaged(error))
     ends_with.append(run())
     sys.exit(ends_with[0])
+
+
+def open_what_is_closed() -> None:
+    """Let standard streams that are closed (`>&-`) lead nowhere.
+
+    Python has none then, and the first file that is opened gets the stream's number: what a child prints would be
+    written into it.
+    """
+    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free is this one
+            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115 # to the end
 
 
 def _damaged(error: Exception) -> int:

@@ -104,9 +104,10 @@ def _per_million(line: CostLine) -> float | None:
 
 def _held(account: FlowAccount, by: By) -> Iterator[Held]:
     goodput = account.goodput
-    paid_s = {state: seconds for state, seconds in goodput.parts_device_s.items() if state not in UNPAID}
+    # Below zero is no time: a clock that was set back, or somebody who would have a bound on the cost forgotten.
+    paid_s = {state: max(seconds, 0.0) for state, seconds in goodput.parts_device_s.items() if state not in UNPAID}
     wasted_s = {
-        cause: sum(seconds for state, seconds in parts.items() if state not in UNPAID)
+        cause: sum(max(seconds, 0.0) for state, seconds in parts.items() if state not in UNPAID)
         for cause, parts in goodput.wasted_device_s.items()
     }
     productive_s = sum(paid_s.get(state, 0.0) for state in FORWARD)

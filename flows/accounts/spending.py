@@ -154,7 +154,7 @@ class BoundSpending:
         account = account_so_far(self.workspace, self.flow_run) if self.flow_run else None
         if account is None:
             return 0.0
-        paid_s = sum(seconds for state, seconds in account.goodput.parts_s.items() if state not in UNPAID)
+        paid_s = sum(max(seconds, 0.0) for state, seconds in account.goodput.parts_s.items() if state not in UNPAID)
         # What came since the last event is no more than a moment of the present one.
         return (paid_s + max(time.time() - account.goodput.end_unix_s, 0.0)) * self.usd_per_s
 

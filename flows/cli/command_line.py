@@ -25,6 +25,7 @@ from headway.data_contracts.store.errors import (
     EnvironmentProblem,
     HeadwayError,
 )
+from headway.data_contracts.store.full_disk import ADVICE, is_out_of_space
 from headway.data_contracts.store.places import as_unusable
 from headway.data_contracts.store.published_files import opened
 from headway.flows.cli.alerts import app as alerts_app
@@ -232,6 +233,10 @@ def _unexpected(error: BaseException) -> int:
     if (problem := as_unusable(error, opened)) is not None:
         print_lines(f"headway: {problem}", sys.stderr)
         return problem.exit_code
+    if is_out_of_space(error):
+        what = f"no space left for its output or for what it writes ({error})."
+        print_lines(f"headway: {EnvironmentProblem(what, advice=ADVICE)}", sys.stderr)
+        return EnvironmentProblem.exit_code
     if isinstance(error, ImportError | SyntaxError):
         try:
             # A module that cannot be imported mostly means a damaged installation, and that has a remedy.

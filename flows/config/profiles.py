@@ -27,7 +27,8 @@ PLAIN = r"^[^/%&<>?#\[\]\\\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+$"
 NOBODY = "none"
 """As `notify`: it is meant that alerts reach nobody."""
 ANY = "any"
-Price = Annotated[float, Field(ge=0)]
+Price = Annotated[float, Field(ge=0, le=1e9)]
+"""Whatever is multiplied by it has a finite sum."""
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -32,6 +32,10 @@ class PlainConsole(Console):
             yield shown if shown.style is None or not shown.style.link else shown._replace(style=None)
 
 
+ANY_WIDTH = 100_000
+"""No terminal is as wide."""
+
+
 def plain_console(stream: TextIO | None = None, *, stderr: bool = False, width: int | None = None) -> Console:
     """A console that wraps no line but a table's: what reads a pipe wants a line a row.
 
@@ -39,17 +43,17 @@ def plain_console(stream: TextIO | None = None, *, stderr: bool = False, width: 
         stream: stdout by default.
         stderr: in place of stdout, where there is no stream.
     """
-    return PlainConsole(
+    console = PlainConsole(
         file=stream, stderr=stderr, width=width, soft_wrap=True, markup=False, emoji=False, highlight=False
     )
+    if console.width > ANY_WIDTH:
+        console.width = ANY_WIDTH  # as COLUMNS may say: a frame of so many characters takes all memory
+    return console
 
 
 def headed(title: str, rest: str = "") -> Text:
     """A line that begins in bold."""
     return Text.assemble((plain_text.one_line(title), "bold"), plain_text.one_line(rest))
-
-
-ANY_WIDTH = 100_000
 
 
 def print_table(console: Console, table: RenderableType, *, wrapped: bool | None = None) -> None:

@@ -7,14 +7,21 @@ anew, so what was there at the start says nothing.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import os
 import sys
+import tomllib
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+from headway.data_contracts.store.errors import EnvironmentProblem
+
+PACKAGE = "prefect"
 MODULE = "prefect.settings.sources"
 SERVER = "PREFECT_API_URL"
 RECORDS = "HEADWAY_PREFECT_RECORDS"
@@ -37,13 +44,51 @@ class _Sources(SourceFileLoader):
         module._get_profiles_path_from_toml = _nothing  # type: ignore[attr-defined]
 
 
+class _Package(SourceFileLoader):
+    """Prefect itself, which reads its settings while it is imported."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        # Of settings that it cannot read it tells there first, with their values, and fails later.
+        with contextlib.redirect_stderr(io.StringIO()) as told:
+            super().exec_module(module)
+            try:
+                importlib.import_module(f"{PACKAGE}.context")
+            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+                raise _unreadable(error) from None
+        sys.stderr.write(told.getvalue())
+
+
+def _unreadable(error: Exception) -> EnvironmentProblem:
+    """Without a value: it may be a password in the wrong place."""
+    if isinstance(error, OSError):
+        what = f"{error.strerror or type(error).__name__} at {error.filename}"
+    elif isinstance(error, tomllib.TOMLDecodeError):
+        what = f"the profiles are no TOML: {error}"
+    elif isinstance(error, UnicodeDecodeError):
+        what = "the profiles are not UTF-8"
+    elif callable(errors := getattr(error, "errors", None)):  # pydantic's
+        names = (".".join(map(str, (getattr(error, "title", ""), *each["loc"]))) for each in errors())
+        what = f"not what they have to be: {', '.join(names)}"
+    elif type(error).__name__ == "SettingsError":
+        what = str(error)
+    else:
+        what = "profiles.toml has another form"
+    return EnvironmentProblem(
+        f"Prefect cannot read them ({what}).",
+        where="Prefect's settings",
+        advice="They are the variables PREFECT_* and the active profile in PREFECT_HOME/profiles.toml.",
+    )
+
+
 class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != MODULE or (spec := PathFinder.find_spec(fullname, path, target)) is None or not spec.origin:
+        if fullname not in (PACKAGE, MODULE):
             return None
-        spec.loader = _Sources(fullname, spec.origin)
+        if (spec := PathFinder.find_spec(fullname, path, target)) is None or not spec.origin:
+            return None
+        spec.loader = (_Package if fullname == PACKAGE else _Sources)(fullname, spec.origin)
         return spec
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -182,8 +183,9 @@ def _keep_account(workspace: Workspace, account: FlowAccount) -> None:
 
 
 def _prune(workspace: Workspace, launcher: str) -> None:
-    """Names are moments behind the launcher's, and so the newest are the last."""
-    for name in sorted(each for each in workspace.names(FOLDER) if each.startswith(f"{launcher}-"))[:-KEPT]:
+    """Names are moments behind the launcher's, and so the newest are the last; no other folder is a probe's."""
+    is_ours = re.compile(rf"{re.escape(launcher)}-\d{{8}}T\d{{12}}Z").fullmatch
+    for name in sorted(each for each in workspace.names(FOLDER) if is_ours(each))[:-KEPT]:
         if not workspace.is_local:
             for file in list(workspace.files(f"{FOLDER}/{name}")):
                 workspace.remove(file.path)

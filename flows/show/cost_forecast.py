@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -112,8 +113,8 @@ def _training(launch: Outlook, max_steps: int | None, trained: FlowAccount | Non
     return _Training(
         from_step=from_step,
         num_steps=max(max_steps - from_step, 0),
-        start_s=sum(parts_s.get(state, 0.0) for state in STARTING) / max(goodput.num_attempts, 1),
-        step_s=sum(parts_s.get(state, 0.0) for state in OF_STEPS) / goodput.num_steps,
+        start_s=sum(max(parts_s.get(state, 0.0), 0.0) for state in STARTING) / max(goodput.num_attempts, 1),
+        step_s=sum(max(parts_s.get(state, 0.0), 0.0) for state in OF_STEPS) / goodput.num_steps,
     )
 
 
@@ -142,9 +143,10 @@ def _reached(
     at_step = None
     if is_reached and training is not None and training.num_steps and usd_per_s:
         left_s = (bound.usd - bound.spent_usd - before_usd) / usd_per_s - training.start_s
-        num_steps = max(int(left_s / training.step_s), 0)
+        # Steps may be said to have taken no time at all, and then any number is paid for.
+        num_steps = max(left_s / training.step_s, 0.0) if training.step_s else math.inf
         # What training leaves may not pay for the evaluation.
-        at_step = training.from_step + num_steps if num_steps < training.num_steps else None
+        at_step = training.from_step + int(num_steps) if num_steps < training.num_steps else None
     return BoundForecast(
         bound=bound.name, usd=bound.usd, spent_usd=bound.spent_usd, is_reached=is_reached, at_step=at_step
     )
@@ -171,7 +173,7 @@ def _how(
     if training.num_steps and trained is not None:
         before = trained.goodput
         on = "" if before.devices == devices else f" on {count(before.devices, 'device')}"
-        took = f"{training.step_s / before.devices:.3g} s each"
+        took = f"{training.step_s / max(before.devices, 1):.3g} s each"
         words.append(f"{count(training.num_steps, 'step')} as the last {before.num_steps:,}{on}, {took}")
     if unknown := [stage.stage for stage in made if stage.expected_s is None]:
         words.append(f"without {', '.join(unknown)}, which never ran here")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import time
 from pathlib import Path
 
@@ -54,6 +55,15 @@ def bound(life: Life, started_unix_s: float = NOW_S, **spec: float) -> BoundSpen
 def test_a_run_may_cost_what_its_earlier_flow_runs_have_left_of_the_bound(life: Life) -> None:
     assert bound(life, usd_per_run=1.50).left(RUN).usd == pytest.approx(0.50)
     assert bound(life, usd_per_run=1.50).left("f" * 16).usd == pytest.approx(1.50)
+
+
+def test_time_below_zero_in_an_account_gives_nothing_back(life: Life) -> None:
+    (path,) = (life.workspace.local_root / "accounts" / RUN).glob("*.json")
+    account = json.loads(path.read_text())
+    account["goodput"]["parts_device_s"] |= {"start": -1e6}
+    path.write_text(json.dumps(account))
+    assert bound(life, usd_per_run=1.50).left(RUN).usd <= 1.50
+    assert bound(life, usd_per_month=1.50).left(RUN).usd <= 1.50
 
 
 def test_a_month_counts_all_runs_of_the_pipeline_that_began_in_it_and_no_other(life: Life) -> None:

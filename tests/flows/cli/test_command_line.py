@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -80,3 +81,28 @@ def test_a_stop_keeps_its_reason_by_the_word_of_the_other_decisions_and_by_its_o
         assert headway("stop", RUN[:4], option, "the night is over")[0] == 0
     assert requested_stop(folder).detail == "the night is over"
     assert "--reason" not in headway("stop", "--help")[1]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+@pytest.mark.parametrize(("arguments", "code"), [(("--version",), 0), (("retrain", "none.yaml"), 2)])
+def test_standard_streams_that_are_closed_are_nowhere(
+    tmp_path: Path, closed: tuple[int, ...], arguments: tuple[str, ...], code: int
+) -> None:
+    def close() -> None:
+        for descriptor in closed:
+            os.close(descriptor)
+
+    made = subprocess.run(
+        [sys.executable, "-m", "headway", *arguments], cwd=tmp_path, capture_output=True, text=True, preexec_fn=close
+    )
+    assert made.returncode == code, made
+    assert "Traceback" not in made.stderr and "defect" not in made.stdout + made.stderr
+
+
+@pytest.mark.process
+def test_output_that_has_no_room_is_trouble_of_the_environment() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "headway", "--version"]
+        made = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert made.returncode == 8 and made.stderr.startswith("headway: ") and "no space left" in made.stderr.lower()

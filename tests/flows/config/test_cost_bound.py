@@ -11,6 +11,7 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.flows.config.cost_bound import PROFILE, CostBoundSpec, bound_prices, known_prices
 from headway.flows.config.pipeline_spec import load_pipeline
 from headway.flows.config.preflight import check_request
+from headway.flows.config.profiles import PricesSpec
 from headway.flows.config.request import RetrainRequest
 from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
 
@@ -77,3 +78,9 @@ def test_a_retrain_whose_cost_is_bound_is_refused_without_prices_before_anything
     assert not (tmp_path / "workspace").exists()
     write(tmp_path, production=2.5)
     assert check_request(request)[0].cost_bound is not None
+
+
+@pytest.mark.parametrize("price", [-1.0, 1e308, float("nan"), float("inf")])
+def test_a_price_is_one_that_sums_can_be_made_of(price: float) -> None:
+    with pytest.raises(ValidationError):
+        PricesSpec(device_hour_usd={"any": price})

@@ -95,3 +95,53 @@ def test_no_server_that_prefect_would_use_is_overlooked(tmp_path: Path) -> None:
     assert not is_loaded
     assert ours[0] and theirs[0] is None and len(set(theirs)) > 3, theirs
     assert not [case for case, url, is_none in zip(CASES, theirs, ours, strict=True) if url and is_none]
+
+
+LOADED = """
+from headway.flows.console.environment import prepare
+prepare()
+from headway.data_contracts.store.errors import HeadwayError
+try:
+    from prefect import flow
+except HeadwayError as error:
+    print(error.exit_code, error)
+"""
+
+
+def _load(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", LOADED], env={**os.environ, **environment}, check=True, capture_output=True, text=True
+    )
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("PREFECT_SERVER_API_PORT", "s3cret", "ServerAPISettings.port"),
+        ("PREFECT_CLIENT_CUSTOM_HEADERS", '{"s3cret":', "custom_headers"),
+        ("PREFECT_HOME", "s" * 5000, "File name too long"),
+    ],
+)
+def test_a_setting_that_prefect_cannot_read_is_named_without_its_value(name: str, value: str, said: str) -> None:
+    loaded = _load({name: value})
+    assert loaded.stdout.startswith("8 Prefect's settings: ") and said in loaded.stdout
+    assert "s3cret" not in loaded.stdout + loaded.stderr and not loaded.stderr
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("profiles", "said"),
+    [
+        (b"[[[ PREFECT_API_URL", "at line 1"),
+        (b"# PREFECT_API_URL \xff", "not UTF-8"),
+        (b"profiles = 3 # PREFECT_API_URL", "profiles.toml"),
+        (b"[profiles]\nmine = 3 # PREFECT_API_URL", "Profile.settings"),
+        (b'active = "mine"\n[profiles.mine]\nPREFECT_LOGGING_LEVEL = "s3cret"', "LoggingSettings.level"),
+    ],
+)
+def test_profiles_that_prefect_cannot_read_are_one_clear_error(tmp_path: Path, profiles: bytes, said: str) -> None:
+    (tmp_path / "profiles.toml").write_bytes(profiles)
+    loaded = _load({})
+    assert loaded.stdout.startswith("8 Prefect's settings: ") and said in loaded.stdout, loaded
+    assert "s3cret" not in loaded.stdout + loaded.stderr and not loaded.stderr

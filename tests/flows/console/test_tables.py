@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headway.flows.console.console import print_table
+from headway.flows.console.console import ANY_WIDTH, plain_console, print_table
 
 LONG = "of the rows that remain " * 10
 
@@ -36,3 +36,8 @@ def test_in_a_terminal_it_keeps_to_the_width(terminal: bool, wrapped: bool | Non
     lines = printed(terminal=terminal, wrapped=wrapped).splitlines()
     assert len(lines) > 3 and max(map(len, lines)) <= 80
     assert all(line == line.rstrip() for line in lines)
+
+
+def test_a_width_that_no_terminal_has_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1000000000")
+    assert plain_console(io.StringIO()).width == ANY_WIDTH

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.exposition import generate_latest
 from pydantic import ValidationError
 
-from headway.data_contracts.store.errors import TrainingFailed
+from headway.data_contracts.store.errors import IntegrityError, TrainingFailed
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.accounts.cost import costs
 from headway.flows.accounts.flow_account import PROBE
@@ -20,7 +20,7 @@ from headway.flows.accounts.probe_records import ProbeRecord, keep_probe, newest
 from headway.flows.config.pipeline_spec import load_pipeline
 from headway.flows.config.profiles import PricesSpec, ProbeSpec
 from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
-from headway.flows.probe.probing import FOLDER, KEPT, run_probe, write_project
+from headway.flows.probe.probing import FOLDER, KEPT, _prune, run_probe, write_project
 from headway.flows.probe_flow import ProbeRequest, probe
 from headway.flows.show.board import read_board
 from headway.training.launch.base.gang import LaunchSpec
@@ -120,6 +120,23 @@ def test_ranks_that_cannot_share_its_micro_batches_are_refused_before_it_is_depl
     for spec in (ProbeSpec, ProbeRequest):
         with pytest.raises(ValidationError, match="which 3 ranks cannot share"):
             spec.model_validate({"launch": {"nodes": 3}})
+
+
+def test_nothing_but_old_probes_is_taken_away(tmp_path: Path) -> None:
+    """Neither a folder of somebody's with another name nor, where `probes` is a link, what lies behind it."""
+    workspace, theirs = Workspace.create(str(tmp_path / "workspace")), tmp_path / "theirs"
+    probes = [f"local-2020010{day}T000000000000Z" for day in range(1, 6)]
+    for folder in (theirs, tmp_path / "workspace" / FOLDER):
+        for name in (*probes, "local-notes", "local-1"):
+            (folder / name).mkdir(parents=True)
+    _prune(workspace, "local")
+    left = {path.name for path in (tmp_path / "workspace" / FOLDER).iterdir()}
+    assert left == {*probes[-KEPT:], "local-notes", "local-1"}
+    (tmp_path / "workspace" / FOLDER).rename(tmp_path / "before")
+    (tmp_path / "workspace" / FOLDER).symlink_to(theirs)
+    with pytest.raises(IntegrityError, match="a link"):
+        _prune(workspace, "local")
+    assert len(list(theirs.iterdir())) == len(probes) + 2
 
 
 def test_records_are_bounded_and_one_that_is_damaged_hides_none(tmp_path: Path) -> None:

@@ -128,6 +128,20 @@ def test_what_is_found_is_not_paid_again_and_a_stage_that_never_ran_is_left_out_
     assert found.usd == pytest.approx(0.01 * 2 * 2) and found.how == "without evaluate, which never ran here"
 
 
+@pytest.mark.parametrize(("part_s", "devices"), [(0.0, 2), (5e-324, 2), (1e-300, 2), (9e18, 2), (-9e18, 2), (1.0, 0)])
+def test_an_account_that_says_what_cannot_be_ends_no_plan(
+    life: Life, priced: Path, part_s: float, devices: int
+) -> None:
+    (path,) = (life.workspace.local_root / "accounts" / RUN).glob("*.json")
+    account = json.loads(path.read_text())
+    account["goodput"] |= {"devices": devices}
+    account["goodput"]["parts_device_s"] = dict.fromkeys(account["goodput"]["parts_device_s"], part_s)
+    path.write_text(json.dumps(account))
+    for usd in ("5.0e-324", "0.60", "1.0e+308"):
+        found = made(life, spec(priced, f"cost_bound: {{usd_per_run: {usd}}}\n"), stages())
+        assert cost_lines(found) and all(bound.spent_usd >= 0.0 for bound in found.bounds)
+
+
 def test_without_prices_nothing_is_said_and_a_kind_without_one_is_named(life: Life, priced: Path) -> None:
     profiles = priced / "deployments" / "profiles.yaml"
     profiles.write_text(PRICED.replace("cpu", "NVIDIA H100"))

@@ -152,6 +152,14 @@ RESULT: dict[str, tuple[Callable[[Forge], object], str]] = {
         RESULT_NAME,
     ),
 }
+
+
+def _move_out(file: Path, folder: Path) -> None:
+    """Its bytes stay the same, as long as whoever may write there leaves them so."""
+    shutil.move(file, folder / file.name)
+    file.symlink_to(folder / file.name)
+
+
 MLFLOW: dict[str, tuple[Callable[[Forge], object], str]] = {
     "its source": (
         lambda f: f.sql("UPDATE model_versions SET source = 'file:///etc' WHERE version = 3"),
@@ -209,6 +217,10 @@ MLFLOW: dict[str, tuple[Callable[[Forge], object], str]] = {
     "a file in a folder more": (
         lambda f: ((f.copy / "code").mkdir(), (f.copy / "code" / "a.py").touch()),
         "holds code/a.py",
+    ),
+    "a file of its copy elsewhere": (
+        lambda f: _move_out(f.copy / "MLmodel", f.root.parent),
+        "copy of MLmodel is a link",
     ),
     "a file of its copy gone": (lambda f: (f.copy / "MLmodel").unlink(), "copy of MLmodel is gone"),
     "a file more in the workspace": (lambda f: (f.graph.parent / "more.py").write_text("x"), "artifacts/more.py"),
