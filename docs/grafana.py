@@ -171,7 +171,7 @@ EXECUTIVE = Board(
                 ),
                 Panel(
                     title="Data: rules that do not hold",
-                    says="Of the newest data that were judged; critical ones refused them.",
+                    says="Of the newest data that were validated; critical ones refused them.",
                     unit="short",
                     queries=[
                         (f"headway_contract_broken_rules{OF}", "{{pipeline}} {{rule_severity}}"),

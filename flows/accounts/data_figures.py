@@ -20,7 +20,7 @@ class DataFigures(BaseModel):
     """Those that remain."""
     num_quarantined: Count
     broken: dict[Text, list[Text]]
-    """By severity, the first rules that do not hold; freshness is judged by the clock, at each retrain anew."""
+    """By severity, the first rules that do not hold; freshness goes by the clock, at each retrain anew."""
     num_broken: dict[Text, Count]
     drift: dict[Text, Amount]
     """By rule, the largest population stability indices beside the last accepted data: above 0.25 is a shift."""

@@ -130,7 +130,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             "job_class",
         ),
         "headway_contract_broken_rules": _gauge(
-            "Rules that did not hold over the newest data that were judged.", "pipeline", "rule_severity"
+            "Rules that did not hold over the newest data that were validated.", "pipeline", "rule_severity"
         ),
         "headway_contract_quarantined_ratio": _gauge("Of their rows those that were left out.", "pipeline"),
         "headway_contract_drift_psi": _gauge(

@@ -37,7 +37,7 @@ class Totals:
         self._newest: dict[str, FlowAccount] = {}
         """Of each pipeline."""
         self._data: dict[str, tuple[float, DataFigures]] = {}
-        """Of each pipeline, when its newest flow run that judged data ended, and what it found."""
+        """Of each pipeline, when its newest flow run that validated data ended, and what it found."""
         self._durations_s: dict[tuple[str, str], Histogram] = {}
         self._seconds: dict[State, float] = {}
         self._device_seconds: dict[State, float] = {}

@@ -94,9 +94,9 @@ class HostSteps(BaseModel):
     ratio: float
 
 
-class JudgedData(BaseModel):
+class ValidatedData(BaseModel):
     pipeline: str
-    judged_unix_s: float
+    validated_unix_s: float
     """When the flow run ended."""
     figures: DataFigures
 
@@ -126,8 +126,8 @@ class PeriodReport(BaseModel):
     moves: list[ReportedMove]
     hosts: list[HostSteps]
     """The slowest first."""
-    data: list[JudgedData]
-    """Of each pipeline, the newest that were judged."""
+    data: list[ValidatedData]
+    """Of each pipeline, the newest that were validated."""
     kept: KeptStatus
     """Today, whatever the period."""
     decide: list[str]
@@ -215,7 +215,7 @@ class _Collected:
         self._by_device: dict[str, CostLines] = defaultdict(lambda: CostLines("pipeline", prices))
         self.failed: list[FailedFlowRun] = []
         self.steps: dict[tuple[str, str], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
-        self.data: dict[str, JudgedData] = {}
+        self.data: dict[str, ValidatedData] = {}
 
     def take(self, account: FlowAccount) -> None:
         for lines in (self.by_pipeline, self.by_cause, self._by_device[_device(account)]):
@@ -234,9 +234,9 @@ class _Collected:
                 )
             )
         known = self.data.get(account.pipeline)
-        if account.data is not None and (known is None or account.end_unix_s > known.judged_unix_s):
-            self.data[account.pipeline] = JudgedData(
-                pipeline=account.pipeline, judged_unix_s=account.end_unix_s, figures=account.data
+        if account.data is not None and (known is None or account.end_unix_s > known.validated_unix_s):
+            self.data[account.pipeline] = ValidatedData(
+                pipeline=account.pipeline, validated_unix_s=account.end_unix_s, figures=account.data
             )
         steps = account.figures.steps
         if WHOLE in steps.durations_s:
@@ -486,14 +486,14 @@ def _data(report: PeriodReport) -> Section:
         rows.append(
             (
                 each.pipeline,
-                moment(each.judged_unix_s),
+                moment(each.validated_unix_s),
                 f"{figures.num_rows:,}",
                 _percent(figures.quarantined_ratio),
                 ", ".join(broken) or "none",
                 most,
             )
         )
-    titles = ("pipeline", "judged, UTC", "rows", "left out", "rules that do not hold", "largest drift (PSI)")
+    titles = ("pipeline", "validated, UTC", "rows", "left out", "rules that do not hold", "largest drift (PSI)")
     words = [] if rows else ["No contract was asked."]
     return Section("Data", paragraphs=words, table=Table(titles, rows))
 

@@ -90,7 +90,7 @@ def test_owner_and_job_class_are_those_of_a_pipeline_s_newest_retrain(life: Life
     assert value(values(metrics), "headway_pipeline_info", pipeline="p", owner="speech", job_class="standard") == 1
 
 
-def test_what_the_contract_said_is_of_the_newest_data_that_were_judged(life: Life) -> None:
+def test_what_the_contract_said_is_of_the_newest_data_that_were_validated(life: Life) -> None:
     life.flow("new", 50.0, 60.0, has_run=False, verdicts=verdicts("age-drifts", quarantined=5, age=0.4))
     life.flow("old", 0.0, 10.0, has_run=False, verdicts=verdicts())
     life.flow("found nothing out", 70.0, 80.0, has_run=False)
