@@ -64,6 +64,8 @@ RETIRED = {
     "yardstick": "metric set",
 }
 """Words, as parts of names, and what is said instead."""
+ANY_RETIRED = re.compile(f"(?<=_)(?:{'|'.join(map(re.escape, RETIRED))})(?=_)")
+"""One look at a name for all of them: there are some fifty thousand names."""
 KEPT = frozenset({"adopt_orphans"})
 """Names in which the word is the field's own."""
 
@@ -77,7 +79,7 @@ def trees() -> dict[str, ast.Module]:
 @pytest.fixture(autouse=True, scope="module")
 def parsed_once() -> None:
     """At no single test's cost."""
-    trees()
+    all_names()
 
 
 def names_of(tree: ast.Module) -> Iterator[tuple[str, int]]:
@@ -99,6 +101,17 @@ def names_of(tree: ast.Module) -> Iterator[tuple[str, int]]:
             yield from ((each.id, each.lineno) for each in targets if isinstance(each, ast.Name))
 
 
+@cache
+def all_names() -> list[tuple[str, str, int]]:
+    """File, name and line of all, modules among them."""
+    found = []
+    for file, tree in trees().items():
+        found += [(file, part, 1) for part in file.removesuffix(".py").split("/")]
+        found += [(file, name, line) for name, line in names_of(tree)]
+    return found
+
+
+@cache
 def in_parts(name: str) -> str:
     """`_AttemptFence` and `ATTEMPT_FENCE` as `_attempt_fence_`."""
     return f"_{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name).lower().strip('_')}_"
@@ -113,15 +126,9 @@ def test_a_name_is_read_in_its_parts(name: str, parts: str) -> None:
 
 def test_retired_words_stay_out_of_names() -> None:
     found = []
-    for file, tree in trees().items():
-        module = [(part, 1) for part in file.removesuffix(".py").split("/")]
-        for name, line in [*module, *names_of(tree)]:
-            parts = in_parts(name)
-            found += [
-                f"{file}:{line} {name}: {RETIRED[word]}"
-                for word in RETIRED
-                if f"_{word}_" in parts and name not in KEPT
-            ]
+    for file, name, line in all_names():
+        if name not in KEPT:
+            found += [f"{file}:{line} {name}: {RETIRED[word]}" for word in ANY_RETIRED.findall(in_parts(name))]
     assert sorted(set(found)) == []
 
 

@@ -37,7 +37,9 @@ def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged
         broke = ("RanksLost", "infrastructure", "launch")
         life.flow(f"broke-{number}", begin_s, begin_s + 0.5, failed=broke, has_run=False)
     second, _ = retrain_here(project)
-    assert second.version == "2" and not second.promoted and "error budget of retrains is spent" in second.reason
+    assert (
+        second.version == "2" and not second.promoted and "error budget of standard retrains is spent" in second.reason
+    )
     card = Path(second.reports["card"].removeprefix("file://")).read_text()
     assert "| permission | ✖ failed |" in card and "| latency | ✔ passed |" in card and "| size | ✔ passed |" in card
     assert "**Stays challenger**" in card and "## Slices" in card

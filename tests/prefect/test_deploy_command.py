@@ -96,7 +96,7 @@ def test_deployed_twice_the_second_time_changes_nothing_and_edits_are_one_change
     assert shop.deploy() == ALL
     assert all(f"created {each.removeprefix('create ')}" in shop.told.getvalue() for each in ALL)
     assert shop.told.getvalue().startswith("warning: nobody is told of failures and missed windows: the profile")
-    assert shop.told.getvalue().count("tells nobody: no `notify`") == 12, "of the dry run, too"
+    assert shop.told.getvalue().count("tells nobody: no `notify`") == 14, "of the dry run, too"
     assert "is open" not in shop.told.getvalue()
     before = shop.service.api("deployments/name/retrain/tiny-shop")
     assert before["job_variables"]["env"]["HEADWAY_PROJECT"] == str(shop.folder)

@@ -27,6 +27,7 @@ DOCUMENTED_CODES = {
     "RefConflict": 9,
     "NotReproduced": 10,
     "RunStopped": 75,
+    "CostBoundReached": 79,
     "OutsideWindow": 77,
     "PipelineHeld": 77,
     "HeadwayError": 70,
