@@ -153,7 +153,7 @@ def test_with_one_host_left_the_real_worker_learns_the_same_bits(
     assert bits == LEARNT.setdefault("bits", bits)
 
 
-LONG_ENOUGH = TINY.model_copy(update={"max_steps": 60, "checkpoints": CheckpointSpec(every_steps=30)})
+LONG_ENOUGH = TINY.model_copy(update={"max_steps": 400, "checkpoints": CheckpointSpec(every_steps=200)})
 """For a busy machine to look at its ports while it trains."""
 LEARNT: dict[str, str] = {}
 """By the first backend."""
