@@ -21,11 +21,12 @@ import yaml
 import headway
 from docs import front_page
 from docs.reference import pages as reference
+from headway.data_contracts.store import errors
 from headway.data_contracts.store.errors import ConfigError, HeadwayError
 from headway.data_contracts.types.strict_yaml import parse_yaml_model
 from headway.flows.act.editor_schemas import FileKind, schema_of
 from headway.flows.act.explain import explain
-from headway.flows.cli.command_line import app
+from headway.flows.cli.command_line import EXIT_CODES, app
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.deploy import automations
 from headway.flows.monitoring.alerts import ALERTS
@@ -122,7 +123,15 @@ def test_every_automation_of_a_deployment_has_a_line_of_what_to_do_and_no_other(
 
 def test_every_exit_code_of_an_error_says_what_to_do_first() -> None:
     told = {int(code) for codes, _ in reference.FIRST_STEPS for code in codes.split(", ")}
-    assert {each.exit_code for each in reference.error_classes()} <= told
+    codes = {each.exit_code for each in reference.error_classes()}
+    assert codes <= told
+    assert codes <= {int(code) for code in re.findall(r"(?:^|[:·]) ?(\d+) ", EXIT_CODES, re.MULTILINE)}, "in the help"
+    tree = set(re.findall(r"[├└]── (\w+) +(\d+) ", errors.__doc__ or ""))
+    # Few are of another module, and stand in the reference alone.
+    own = [
+        each for each in reference.error_classes() if each.__module__ == errors.__name__ and each is not HeadwayError
+    ]
+    assert tree == {(each.__name__, str(each.exit_code)) for each in own}
 
 
 def test_every_environment_variable_has_a_meaning_and_no_other() -> None:

@@ -10,12 +10,14 @@
     │   └── RanksLost          6   ranks or machines were lost until the budget was spent
     ├── PromotionRefused       7   the promotion policy says no
     ├── EnvironmentProblem     8   workspace, disk, port or machine
+    │   ├── PeerFailed         8   another rank failed, and with it what all do together
     │   ├── RunBusy            8   another process works on the run
     │   └── Superseded         8   a later attempt of the run has begun, or another machine has it
     ├── RegistryError          9   MLflow or a ref refused
     │   └── RefConflict        9   another writer moved the ref first
     ├── NotReproduced         10   a version that was trained again came to other bits
     ├── RunStopped            75   asked to stop; a checkpoint was kept
+    │   └── CostBoundReached  79   it has cost what it may; a checkpoint was kept
     ├── OutsideWindow         77   a retrain that keeps to its windows found them closed; nothing was done
     └── PipelineHeld          77   a person holds the pipeline; nothing was done
 

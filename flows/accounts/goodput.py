@@ -153,9 +153,13 @@ class Goodput(BaseModel):
 
     def epoch_s(self, steps_per_epoch: float | None) -> float | None:
         """Seconds of an epoch's steps; None where that is not known, or no step was made."""
-        if not (steps_per_epoch and self.num_steps):
-            return None
-        return sum(self.parts_s.get(state, 0.0) for state in OF_STEPS) / self.num_steps * steps_per_epoch
+        return _epoch_s(self.parts_s, self.num_steps, steps_per_epoch)
+
+
+def _epoch_s(parts_s: Mapping[State, float], num_steps: int, steps_per_epoch: float | None) -> float | None:
+    if not (steps_per_epoch and num_steps):
+        return None
+    return sum(parts_s.get(state, 0.0) for state in OF_STEPS) / num_steps * steps_per_epoch
 
 
 def goodput_of(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Goodput | None) -> Goodput:
@@ -461,7 +465,6 @@ def run_goodput(life: Life) -> RunGoodput:
         for cause, wasted in flow.wasted_device_s.items():
             waste[cause] = waste.get(cause, 0.0) + sum(wasted.values())
     num_steps, parts_s = sum(flow.num_steps for flow in flows), added(*(flow.parts_s for flow in flows))
-    steps_s = sum(parts_s.get(state, 0.0) for state in OF_STEPS)
     per_epoch = life.steps_per_epoch if num_steps else None
     return RunGoodput(
         run=life.run,
@@ -483,7 +486,7 @@ def run_goodput(life: Life) -> RunGoodput:
         productive_ratio=parts_device_s.get("productive", 0.0) / device_s if device_s else 0.0,
         tokens_per_s=num_tokens / wall_s if wall_s else 0.0,
         num_epochs=num_steps / per_epoch if per_epoch else None,
-        epoch_s=steps_s / num_steps * per_epoch if per_epoch else None,
+        epoch_s=_epoch_s(parts_s, num_steps, per_epoch),
         epoch_wall_s=wall_s / num_steps * per_epoch if per_epoch else None,
         waste_device_s=dict(sorted(waste.items(), key=lambda part: -part[1])),
         recoveries=recoveries,

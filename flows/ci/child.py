@@ -15,6 +15,7 @@ from headway.data_contracts.store.errors import (
     EXIT_DEFECT,
     ConfigError,
     ContractViolation,
+    CostBoundReached,
     DataError,
     EnvironmentProblem,
     HeadwayError,
@@ -25,7 +26,7 @@ from headway.data_contracts.store.errors import (
     RunStopped,
     TrainingFailed,
 )
-from headway.training.launch.base.process_tree import die_with_parent
+from headway.training.launch.base.process_tree import die_with_parent, end_in_order
 
 ENDS_WITHIN_S = 120.0
 """How long a retrain may take to keep a checkpoint and end its ranks."""
@@ -34,7 +35,7 @@ BY_EXIT_CODE: dict[int, type[HeadwayError]] = {
     kind.exit_code: kind
     for kind in (
         *(ConfigError, DataError, ContractViolation, IntegrityError, TrainingFailed, PromotionRefused),
-        *(EnvironmentProblem, RegistryError, RunStopped, OutsideWindow, HeadwayError),
+        *(EnvironmentProblem, RegistryError, RunStopped, CostBoundReached, OutsideWindow, HeadwayError),
     )
 }
 
@@ -81,7 +82,8 @@ def headway(
                         on_event(parsed)
             code = process.wait()
         except BaseException:
-            _end(process)
+            # As Ctrl-C would: ranks keep a checkpoint, and servers of the command end with it.
+            end_in_order(process, ENDS_WITHIN_S, signal.SIGINT)
             raise
         if code:
             printed.seek(0)
@@ -95,15 +97,6 @@ def _parsed(line: str) -> JsonDocument | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    # As Ctrl-C would: ranks keep a checkpoint, and servers of the command end with it.
-    process.send_signal(signal.SIGINT)
-    try:
-        process.wait(ENDS_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
 
 
 def _error(code: int, printed: str, answer: JsonDocument) -> HeadwayError:

@@ -71,7 +71,7 @@ EXIT_CODES = """\
 Exit codes: 0 done · 2 configuration · 3 data · 4 contract · 5 integrity · 6 training · 7 refused by its policy ·
 8 environment · 9 registry, or another was first to move the champion · 10 trained again, other bits ·
 70 a defect of Headway · 75 stopped on request, the same command continues · 77 windows closed, or a person holds the
-pipeline: nothing was done · 129 terminal closed · 130 Ctrl-C · 143 SIGTERM
+pipeline: nothing was done · 79 it has cost what it may · 129 terminal closed · 130 Ctrl-C · 143 SIGTERM
 """
 PANELS = {
     "Prepare": ("init", "contract", "schema", "explain", "doctor", "plan", "rehearse"),

@@ -13,6 +13,7 @@ import io
 import os
 import sys
 import tomllib
+import traceback
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -21,7 +22,7 @@ from types import ModuleType, SimpleNamespace
 
 from headway.data_contracts.store.errors import EnvironmentProblem
 
-PACKAGE = "prefect"
+PACKAGE, SETTINGS = "prefect", "prefect.settings"
 MODULE = "prefect.settings.sources"
 SERVER = "PREFECT_API_URL"
 RECORDS = "HEADWAY_PREFECT_RECORDS"
@@ -49,13 +50,24 @@ class _Package(SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         # Of settings that it cannot read it tells there first, with their values, and fails later.
-        with contextlib.redirect_stderr(io.StringIO()) as told:
-            super().exec_module(module)
-            try:
+        told = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(told):
+                super().exec_module(module)
                 importlib.import_module(f"{PACKAGE}.context")
-            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            if _is_of_settings(error):
                 raise _unreadable(error) from None
+            sys.stderr.write(told.getvalue())
+            raise
         sys.stderr.write(told.getvalue())
+
+
+def _is_of_settings(error: Exception) -> bool:
+    """Whether it was raised while settings were read: a broken installation raises such errors, too."""
+    is_validation = callable(getattr(error, "errors", None))  # pydantic's, whose frames are its own
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return is_validation or any(str(frame.f_globals.get("__name__")).startswith(SETTINGS) for frame in frames)
 
 
 def _unreadable(error: Exception) -> EnvironmentProblem:

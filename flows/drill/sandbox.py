@@ -11,7 +11,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.pipeline_spec import SHIPPED
 from headway.flows.drill.objectives import CHECKPOINT_EVERY_STEPS
-from headway.training.launch.base.process_tree import die_with_parent, processes_with, sweep
+from headway.training.launch.base.process_tree import die_with_parent, end_in_order, processes_with, sweep
 
 SANDBOX = "DRILL_SANDBOX"
 PLAN, PLANTED = "plan.json", "planted.json"
@@ -238,13 +237,7 @@ class Sandbox:
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
         """In order where it can: its ranks keep a checkpoint."""
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(ENDS_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-        process.wait()
+        end_in_order(process, ENDS_WITHIN_S)
         if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()

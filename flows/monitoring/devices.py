@@ -7,6 +7,7 @@ Source: NVML API reference guide of NVIDIA; `pynvml` calls it.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import socket
 import threading
 from collections import Counter
@@ -39,6 +40,8 @@ class DeviceFigures:
 
     def __init__(self) -> None:
         self._is_open: bool | None = None
+        self._devices: dict[str, pynvml.c_nvmlDevice_t] = {}
+        """By number, all that were ever seen."""
         self._errors: pynvml.c_nvmlEventSet_t | None = None
         self._xids = Counter[tuple[str, str]]()
         self._look: threading.Thread | None = None
@@ -64,30 +67,32 @@ class DeviceFigures:
     def _read(self) -> None:
         self._found, node = [], socket.gethostname()
         with contextlib.suppress(pynvml.NVMLError):
-            devices = {str(at): pynvml.nvmlDeviceGetHandleByIndex(at) for at in range(pynvml.nvmlDeviceGetCount())}
-            if self._errors is None:
-                self._errors = _listen(devices.values())
-            self._found = [
-                (name, {"node": node, "device": number, **labels}, value)
-                for number, device in devices.items()
-                for name, labels, value in _figures(device)
-            ]
-            self._count_errors({_uuid(device): number for number, device in devices.items()})
+            for at in range(pynvml.nvmlDeviceGetCount()):
+                # One that fell off its bus has no handle any more, and is known by the one that it had.
+                with contextlib.suppress(pynvml.NVMLError):
+                    self._devices[str(at)] = pynvml.nvmlDeviceGetHandleByIndex(at)
+        if self._errors is None:
+            self._errors = _listen(self._devices.values())
+        for number, device in self._devices.items():
+            for name, labels, value in _figures(device):
+                self._found.append((name, {"node": node, "device": number, **labels}, value))
+        self._count_errors()
         # A series that begins with its first error has no increase: what a page is about is 0 from the start.
-        seen = {number for _, labels, _ in self._found if (number := labels.get("device"))}
-        known = {(number, xid) for number in seen for xid in SEVERE_XIDS} | self._xids.keys()
+        known = {(number, xid) for number in self._devices for xid in SEVERE_XIDS} | self._xids.keys()
         self._found += [
             ("train_device_xid_errors_total", {"node": node, "device": number, "xid": xid}, self._xids[number, xid])
             for number, xid in sorted(known)
         ]
 
-    def _count_errors(self, numbers: dict[str, str]) -> None:
+    def _count_errors(self) -> None:
+        numbers = {_address(device): number for number, device in self._devices.items()}
         while self._errors is not None:
             try:
                 error = pynvml.nvmlEventSetWait_v2(self._errors, 0)
             except pynvml.NVMLError:
                 return  # it says that there is none by a time-out
-            self._xids[numbers.get(_uuid(error.device), ""), str(error.eventData)] += 1
+            # By its handle: a device that is lost does not even tell its name.
+            self._xids[numbers.get(_address(error.device), ""), str(error.eventData)] += 1
 
 
 def _open() -> bool:
@@ -99,7 +104,11 @@ def _open() -> bool:
 
 
 def _listen(devices: Iterable[pynvml.c_nvmlDevice_t]) -> pynvml.c_nvmlEventSet_t | None:
-    events = pynvml.nvmlEventSetCreate()
+    """None: errors cannot be listened to here."""
+    try:
+        events = pynvml.nvmlEventSetCreate()
+    except pynvml.NVMLError:
+        return None
     for device in devices:
         # Some kinds cannot.
         with contextlib.suppress(pynvml.NVMLError):
@@ -107,8 +116,8 @@ def _listen(devices: Iterable[pynvml.c_nvmlDevice_t]) -> pynvml.c_nvmlEventSet_t
     return events
 
 
-def _uuid(device: pynvml.c_nvmlDevice_t) -> str:
-    return _text(pynvml.nvmlDeviceGetUUID(device))
+def _address(device: pynvml.c_nvmlDevice_t) -> int | None:
+    return ctypes.cast(device, ctypes.c_void_p).value
 
 
 def _text(value: str | bytes) -> str:
@@ -123,7 +132,7 @@ def _figures(device: pynvml.c_nvmlDevice_t) -> Iterator[_Value]:
 
 
 def _info(device: pynvml.c_nvmlDevice_t) -> Iterator[_Value]:
-    labels = {"uuid": _uuid(device), "model": _text(pynvml.nvmlDeviceGetName(device))}
+    labels = {"uuid": _text(pynvml.nvmlDeviceGetUUID(device)), "model": _text(pynvml.nvmlDeviceGetName(device))}
     yield "train_device_info", labels, 1.0
 
 

@@ -49,7 +49,6 @@ class Totals:
         self._figures = TrainingFigures()
         self._ettr: dict[str, tuple[float, float]] = {}
         """Of each pipeline, when its newest flow run that trained ended, and its ratio."""
-
         self._epochs_s: dict[str, tuple[float, float]] = {}
         """Of each pipeline, when its newest flow run with epochs ended, and how long one takes."""
         self._scaling = Scaling()

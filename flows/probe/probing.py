@@ -11,7 +11,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -32,7 +31,7 @@ from headway.flows.accounts.kept_accounts import NO_RUN, all_accounts, settle
 from headway.flows.accounts.probe_records import ProbeRecord, keep_probe, newest_probe
 from headway.flows.config.pipeline_spec import SHIPPED
 from headway.training.launch.base.gang import LaunchSpec
-from headway.training.launch.base.process_tree import die_with_parent, sweep
+from headway.training.launch.base.process_tree import die_with_parent, end_in_order, sweep
 
 FOLDER = "probes"
 """Of the probed workspace: a workspace for each of the newest probes."""
@@ -154,7 +153,8 @@ def _retrain(project: Path, own: Workspace, within_s: float, grace_s: float) -> 
         except subprocess.TimeoutExpired:
             took_too_long = True
         finally:
-            _end(process, grace_s)
+            # In order where it can: a scheduler's job is cancelled, and ranks end by themselves.
+            end_in_order(process, grace_s)
             sweep(OWN, str(project))
         printed.seek(0)
         lines = [line for line in printed.read().decode(errors="replace").splitlines() if line.startswith("headway: ")]
@@ -162,17 +162,6 @@ def _retrain(project: Path, own: Workspace, within_s: float, grace_s: float) -> 
     if took_too_long:
         return code or 1, f"it was not done within {within_s:,.0f} s, and was ended."
     return code, one_line(lines[-1].removeprefix("headway: "), MAX_FIELD_CHARS) if lines else ""
-
-
-def _end(process: subprocess.Popen[bytes], grace_s: float) -> None:
-    """In order where it can: a scheduler's job is cancelled, and ranks end by themselves."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def _keep_account(workspace: Workspace, account: FlowAccount) -> None:

@@ -114,6 +114,8 @@ def smaller(pipeline: PipelineSpec, subset: Subset, steps: int = STEPS) -> Pipel
             "trials": None,
             "registry": pipeline.registry.model_copy(update={"tracking_uri": ""}),
             "windows": None,
+            # Nothing was spent in its own workspace, and what it takes is no retrain's.
+            "cost_bound": None,
         }
     )
 

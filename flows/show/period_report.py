@@ -481,8 +481,8 @@ def _data(report: PeriodReport) -> Section:
     for each in report.data:
         figures = each.figures
         broken = [f"{severity} {number:,}" for severity, number in figures.num_broken.items() if number]
-        named = list(figures.drift)[:1]
-        most = f"{named[0]} {figures.drift[named[0]]:.2f}" if named else "not measured"
+        # Not the first: what is kept is sorted by name.
+        most = max(figures.drift, key=lambda rule: figures.drift[rule], default="")
         rows.append(
             (
                 each.pipeline,
@@ -490,7 +490,7 @@ def _data(report: PeriodReport) -> Section:
                 f"{figures.num_rows:,}",
                 _percent(figures.quarantined_ratio),
                 ", ".join(broken) or "none",
-                most,
+                f"{most} {figures.drift[most]:.2f}" if most else "not measured",
             )
         )
     titles = ("pipeline", "validated, UTC", "rows", "left out", "rules that do not hold", "largest drift (PSI)")

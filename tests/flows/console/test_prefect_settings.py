@@ -145,3 +145,16 @@ def test_profiles_that_prefect_cannot_read_are_one_clear_error(tmp_path: Path, p
     loaded = _load({})
     assert loaded.stdout.startswith("8 Prefect's settings: ") and said in loaded.stdout, loaded
     assert "s3cret" not in loaded.stdout + loaded.stderr and not loaded.stderr
+
+
+@pytest.mark.process
+def test_an_installation_of_prefect_that_is_broken_is_no_fault_of_its_settings(tmp_path: Path) -> None:
+    """Such as beside a package of another version: whoever mends settings would look in the wrong place."""
+    package = tmp_path / "prefect"
+    package.mkdir()
+    (package / "__init__.py").write_text("import sys\nprint('a warning', file=sys.stderr)\n")
+    (package / "context.py").write_text("import pydantic\npydantic.no_such_name\n")
+    script = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{LOADED}"
+    broken = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert broken.returncode == 1 and "no_such_name" in broken.stderr.splitlines()[-1]
+    assert "a warning" in broken.stderr and not broken.stdout

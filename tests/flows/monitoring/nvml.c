@@ -8,6 +8,7 @@
 #define SUCCESS 0
 #define NOT_SUPPORTED 3
 #define TIMEOUT 10
+#define LOST 15
 
 typedef struct { int number; } device_t;
 static device_t devices[2] = {{0}, {1}};
@@ -26,23 +27,32 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
   *count = 2;
   return SUCCESS;
 }
-int nvmlDeviceGetHandleByIndex_v2(unsigned at, device_t **device) { *device = &devices[at]; return SUCCESS; }
+static int is_lost(device_t *device) { return device->number == 0 && says("lost"); }
+int nvmlDeviceGetHandleByIndex_v2(unsigned at, device_t **device) {
+  *device = &devices[at];
+  return is_lost(*device) ? LOST : SUCCESS;
+}
 int nvmlDeviceGetUUID(device_t *device, char *uuid, unsigned size) {
+  if (is_lost(device)) return LOST;
   snprintf(uuid, size, "GPU-%d", device->number);
   return SUCCESS;
 }
 int nvmlDeviceGetName(device_t *device, char *name, unsigned size) { snprintf(name, size, "A \"device\""); return SUCCESS; }
 
 typedef struct { unsigned gpu, memory; } use_t;
-int nvmlDeviceGetUtilizationRates(device_t *device, use_t *use) { use->gpu = 87; use->memory = 5; return SUCCESS; }
+int nvmlDeviceGetUtilizationRates(device_t *device, use_t *use) {
+  if (is_lost(device)) return LOST;
+  use->gpu = 87; use->memory = 5; return SUCCESS;
+}
 
 typedef struct { unsigned long long total, free, used; } memory_t;
 int nvmlDeviceGetMemoryInfo(device_t *device, memory_t *memory) {
+  if (is_lost(device)) return LOST;
   memory->total = 80ull << 30; memory->used = 60ull << 30; memory->free = 20ull << 30;
   return SUCCESS;
 }
 
-#define OF_THE_FIRST(type, value) { if (device->number) return NOT_SUPPORTED; *(type *)found = value; return SUCCESS; }
+#define OF_THE_FIRST(type, value) { if (is_lost(device)) return LOST; if (device->number) return NOT_SUPPORTED; *(type *)found = value; return SUCCESS; }
 int nvmlDeviceGetTemperature(device_t *device, int sensor, void *found) OF_THE_FIRST(unsigned, 71)
 int nvmlDeviceGetPowerUsage(device_t *device, void *found) OF_THE_FIRST(unsigned, 412500)
 int nvmlDeviceGetTotalEnergyConsumption(device_t *device, void *found) OF_THE_FIRST(unsigned long long, 5000)
@@ -52,7 +62,7 @@ int nvmlDeviceGetTotalEccErrors(device_t *device, int type, int counter, void *f
   OF_THE_FIRST(unsigned long long, type == 0 ? 3 : counter == 1)
 
 typedef struct { device_t *device; unsigned long long type, data; unsigned instance, compute; } event_t;
-int nvmlEventSetCreate(void **events) { *events = &told; return SUCCESS; }
+int nvmlEventSetCreate(void **events) { *events = &told; return says("deaf") ? NOT_SUPPORTED : SUCCESS; }
 int nvmlDeviceRegisterEvents(device_t *device, unsigned long long types, void *events) {
   return device->number ? NOT_SUPPORTED : SUCCESS;
 }

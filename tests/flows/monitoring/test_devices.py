@@ -115,5 +115,22 @@ def test_a_driver_that_does_not_answer_is_told_keeps_no_look_waiting_and_is_hear
     assert hung == still == {"train_node_devices_answer": 0.0}
 
 
+def test_a_device_that_fell_off_its_bus_is_counted_and_costs_no_figure_of_another(
+    library: Path, tmp_path: Path
+) -> None:
+    whole, lost = look(library, tmp_path, "idle", "lost xid")
+    others = {name: value for name, value in whole.items() if "device=1" in name}
+    assert {name: value for name, value in lost.items() if "device=1" in name} == others
+    assert {name for name in lost if "device=0" in name and "xid" not in name} == set()
+    assert lost["train_device_xid_errors_total device=0 xid=79"] == 2.0, "which is what the page is about"
+
+
+def test_errors_that_cannot_be_listened_to_cost_no_other_figure(library: Path, tmp_path: Path) -> None:
+    (deaf,) = look(library, tmp_path, "deaf")
+    assert {name: value for name, value in deaf.items() if "device=0" in name and "xid" not in name} == pytest.approx(
+        FIRST
+    )
+
+
 def test_a_machine_without_the_library_has_no_such_figures(tmp_path: Path) -> None:
     assert look(tmp_path / "nothing", tmp_path, "idle") == [{}]

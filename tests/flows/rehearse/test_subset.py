@@ -12,9 +12,11 @@ from headway.data_contracts.sources.reading import take_snapshot
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.data_contracts.tables.source_spec import SourceSpec
+from headway.flows.config.pipeline_spec import load_pipeline
 from headway.flows.rehearse import project
-from headway.flows.rehearse.project import Subset, draw_subset
+from headway.flows.rehearse.project import Subset, draw_subset, smaller
 from headway.training.config.shards import ShardSpec
+from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
 
 
 def scratch(tmp_path: Path, name: str) -> Path:
@@ -78,3 +80,16 @@ def test_a_part_of_the_data_is_split_by_hash_since_it_may_have_nothing_of_a_give
     assert (small.split, small.split_by) == (None, kept_together)
     assert ShardSpec.model_validate(small.model_dump(mode="json")) == small
     assert project._sharded(shards, Subset(source=source, share=1, message="")) == shards
+
+
+def test_neither_windows_nor_a_bound_on_the_cost_keep_a_rehearsal_from_its_end(tmp_path: Path) -> None:
+    """Its workspace is its own, so that nothing was spent there, and what it takes is no retrain's."""
+    bound = "cost_bound: {usd_per_run: 0.01}\nwindows: {time_zone: UTC, open: [{start: '01:00', end: '02:00'}]}\n"
+    (tmp_path / "tiny.yaml").write_text(PIPELINE + bound)
+    (tmp_path / "contract.yaml").write_text(CONTRACT)
+    pipeline = load_pipeline(tmp_path / "tiny.yaml")
+    assert pipeline.cost_bound is not None and pipeline.windows is not None
+    (tmp_path / "a.txt").write_text("a")
+    subset = draw_subset(SourceSpec(uri=".", include=("*.txt",)), tmp_path, scratch(tmp_path, "one"))
+    small = smaller(pipeline, subset)
+    assert small.cost_bound is None and small.windows is None

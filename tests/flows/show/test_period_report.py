@@ -123,7 +123,7 @@ def test_what_is_to_be_decided_begins_with_what_is_lost(life: Life) -> None:
 
 def test_what_contracts_said_of_the_newest_data_is_shown_and_warnings_are_to_be_decided(life: Life) -> None:
     life.flow("old", NOON_S, NOON_S + 10.0, has_run=False, verdicts=verdicts())
-    said = verdicts("age-drifts", HOSTILE, quarantined=2, age=0.31, size=0.1)
+    said = verdicts("age-drifts", HOSTILE, quarantined=2, age=0.31, a_column=0.1)
     life.flow("new", NOON_S + 60.0, NOON_S + 70.0, has_run=False, verdicts=said)
     life.flow("q", NOON_S, NOON_S + 10.0, has_run=False, process={"pipeline": "q"}, verdicts=verdicts())
     found = at(life)

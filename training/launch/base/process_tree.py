@@ -9,11 +9,12 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headway.data_contracts.store.installation import HOME
 
@@ -33,6 +34,17 @@ def die_with_parent() -> None:
     The parent may already be gone: callers compare `os.getppid()` afterwards.
     """
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def end_in_order(process: subprocess.Popen[Any], within_s: float, number: signal.Signals = signal.SIGTERM) -> None:
+    """Ask a command that we started to end, and end it by force once it has had so long. Returns when it is over."""
+    if process.poll() is None:
+        process.send_signal(number)
+        try:
+            process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    process.wait()
 
 
 def beside_headway(search_path: Sequence[str]) -> dict[str, str]:
