@@ -17,7 +17,7 @@ from headway.tasks.ownership.pipeline_history import FailedRetrain, record_failu
 from headway.training.launch.base.failure import Failure
 from tests.flows.accounts.lives import LOST, RUN, Life, numbered
 
-PRICES = PricesSpec(device_hour_usd={"cpu": 36.0, "any": 9e9})
+PRICES = PricesSpec(device_hour_usd={"cpu": 36.0, "any": 9e8})
 BEGIN_S = 1_790_000_000.0
 
 
