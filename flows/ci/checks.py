@@ -131,7 +131,8 @@ class Checks:
         check_pipeline_recipe(pipeline, file)
         untried = "see encoder"
         if self._encodes:
-            untried = check_first_step(pipeline, file, check_contract(pipeline, file), workspace=None)
+            contract = check_contract(pipeline, file)
+            untried = check_first_step(pipeline, file, contract, workspace=None, trains_here=False)
         return CheckMessage(recipe.name, (f"not tried on made-up rows: {untried}",) if untried else ())
 
     def _encoder(self) -> CheckMessage:
@@ -144,7 +145,8 @@ class Checks:
     def _stages(self) -> CheckMessage:
         details: list[str] = []
         if self._request.workspace:
-            plan = make_plan(RetrainRequest(pipeline=self._request.pipeline, workspace=self._workspace))
+            request = RetrainRequest(pipeline=self._request.pipeline, workspace=self._workspace)
+            plan = make_plan(request, trains_here=False)
             states = ", ".join(f"{stage.stage} {stage.state}" for stage in plan.stages)
             details.append(f"today in {plan.workspace}: {states}")
         if self._base is None:

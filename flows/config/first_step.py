@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from headway.data_contracts.rules.contract import Column, Contract
 from headway.data_contracts.store.digests import sha256_bytes, sha256_of
 from headway.data_contracts.store.documents import FittedState, RunSpec
-from headway.data_contracts.store.errors import ConfigError, HeadwayError, IntegrityError
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, HeadwayError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.tables.text_rows import TEXT_COLUMNS
 from headway.data_contracts.types.column_types import arrow_type
@@ -44,7 +44,9 @@ _found: dict[str, str | HeadwayError] = {}
 """What came of it in this process: a command asks before it starts a server, and its flow asks again."""
 
 
-def check_first_step(pipeline: PipelineSpec, path: Path, contract: Contract, workspace: Workspace | None) -> str:
+def check_first_step(
+    pipeline: PipelineSpec, path: Path, contract: Contract, workspace: Workspace | None, *, trains_here: bool = True
+) -> str:
     """Fit and encode made-up rows, and take one step on such, where code or names are the user's own.
 
     Built-in code without groups has nothing of theirs; code that has encoded and trained before is not tried again.
@@ -52,13 +54,16 @@ def check_first_step(pipeline: PipelineSpec, path: Path, contract: Contract, wor
     Args:
         path: the pipeline file.
         workspace: where earlier runs are looked up.
+        trains_here: whether launcher `local` would start ranks on this machine. A check of changes may run anywhere.
 
     Returns:
         why it could not be tried here; empty where all went well.
 
     Raises:
         ConfigError: the recipe, the encoder or the optimizer's groups; names the line of a user's code.
+        EnvironmentProblem: the recipe wants a device that the machine of its ranks does not have.
     """
+    trains_here = trains_here and pipeline.launch.launcher == "local"
     training, encoder, search_path = pipeline.training, pipeline.shards.encoder, (str(path.parent),)
     is_own = ":" in training.recipe.name or isinstance(encoder, CustomEncoderSpec)
     if not is_own and not training.optimizer.groups:
@@ -74,12 +79,13 @@ def check_first_step(pipeline: PipelineSpec, path: Path, contract: Contract, wor
         "code": [rank_code, "" if own is None else sha256_bytes(own)],
         "columns": {name: column.model_dump(mode="json") for name, column in contract.columns.items()},
         "shapes": [shape.model_dump(mode="json") for shape in shapes],
+        "trains_here": trains_here,
     }
     key = sha256_of(asked)
     if key not in _found:
         try:
-            _found[key] = _try(pipeline, contract, own, shapes, search_path)
-        except ConfigError as error:
+            _found[key] = _try(pipeline, contract, own, shapes, search_path, trains_here)
+        except (ConfigError, EnvironmentProblem) as error:
             _found[key] = error
     return _or_raised(_found[key])
 
@@ -128,6 +134,7 @@ def _try(
     own: bytes | None,
     shapes: tuple[DataShape, ...],
     search_path: tuple[str, ...],
+    trains_here: bool,
 ) -> str:
     encoder = pipeline.shards.encoder
     if not shapes and isinstance(encoder, CustomEncoderSpec):
@@ -136,7 +143,8 @@ def _try(
             return OTHER_VALUES
         shapes = (shape,)
     shapes = shapes or plausible_shapes(encoder, num_label_values(contract, getattr(encoder, "label", None)))
-    return require_first_step(FirstStepRequest(training=pipeline.training, shapes=shapes), search_path=search_path)
+    request = FirstStepRequest(training=pipeline.training, shapes=shapes, trains_here=trains_here)
+    return require_first_step(request, search_path=search_path)
 
 
 def _fitted_shapes(pipeline: PipelineSpec, own: bytes | None, workspace: Workspace | None) -> tuple[DataShape, ...]:

@@ -29,16 +29,19 @@ TRACKING_SCHEMES = frozenset(
 """What MLflow itself takes; a database may name its driver, as in `postgresql+psycopg2`."""
 
 
-def check_request(request: TrainingRequest, *, only_looks: bool = False) -> tuple[PipelineSpec, Path, Workspace]:
+def check_request(
+    request: TrainingRequest, *, only_looks: bool = False, trains_here: bool = True
+) -> tuple[PipelineSpec, Path, Workspace]:
     """The pipeline, its file and its workspace, all found good.
 
     Args:
         only_looks: whether a workspace that is not there yet stays so, where it could be made.
+        trains_here: as `check_first_step` has it.
 
     Raises:
         ConfigError: pipeline file, contract, recipe, encoder, model to start from, tracking URI, or a bound on
             the cost without prices.
-        EnvironmentProblem: the workspace cannot be written.
+        EnvironmentProblem: the workspace cannot be written, or the recipe wants a device that is not here.
         RunStopped: the time to stop is over already.
     """
     _ = request.stop
@@ -52,7 +55,7 @@ def check_request(request: TrainingRequest, *, only_looks: bool = False) -> tupl
     if pipeline.cost_bound is not None:
         bound_prices(project_folder())
     if not is_resume:
-        check_first_step(pipeline, path, contract, Workspace(request.workspace))
+        check_first_step(pipeline, path, contract, Workspace(request.workspace), trains_here=trains_here)
     workspace = Workspace(request.workspace)
     # A workspace that could not be made is refused by a plan too.
     if not (only_looks and workspace.can_be_created()):

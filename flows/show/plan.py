@@ -71,17 +71,19 @@ class Plan(BaseModel):
 
 
 @using_contract_files()
-def make_plan(request: TrainingRequest, *, may_rehearse: bool = False) -> Plan:
+def make_plan(request: TrainingRequest, *, may_rehearse: bool = False, trains_here: bool = True) -> Plan:
     """Look every key up that can be known now, reading the source but writing nothing of the pipeline's.
 
     Args:
         may_rehearse: measure a few training steps, in processes of their own, if no earlier run tells.
+        trains_here: as `check_first_step` has it.
 
     Raises:
         ConfigError, DataError, EnvironmentProblem: what would refuse the retrain refuses the plan.
     """
-    pipeline, path, workspace = check_request(request, only_looks=True)
-    untried = check_first_step(pipeline, path, check_contract(pipeline, path), workspace)  # found: it was just tried
+    pipeline, path, workspace = check_request(request, only_looks=True, trains_here=trains_here)
+    contract = check_contract(pipeline, path)
+    untried = check_first_step(pipeline, path, contract, workspace, trains_here=trains_here)  # found: it was just tried
     with contextlib.ExitStack() as looking:
         uri = workspace.uri
         # A plan makes no workspace, and needs one to remember digests in.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from headway.data_contracts.store import errors
 from headway.data_contracts.store.documents import Frozen
-from headway.data_contracts.store.errors import ConfigError, HeadwayError
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, HeadwayError
 from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.store.places import keep_compiled_code_private
 from headway.training.config.parallel import ParallelSpec
@@ -39,6 +39,8 @@ class FirstStepRequest(Frozen):
     training: TrainingSpec
     shapes: tuple[DataShape, ...]
     """That the data may have: a recipe need not take all of them."""
+    trains_here: bool = False
+    """Whether ranks run on this machine: what it lacks, they would lack."""
 
 
 class FirstStep(Frozen):
@@ -64,6 +66,7 @@ def require_first_step(request: FirstStepRequest, *, search_path: Sequence[str])
 
     Raises:
         ConfigError: the recipe, or the optimizer's groups; names the recipe's line.
+        EnvironmentProblem: ranks would run here, and the recipe wants a device that is not here.
     """
     environment = os.environ | beside_headway(search_path)
     # A process of its own: a user's code may crash, hang or print, and the command has to survive it.
@@ -114,14 +117,15 @@ def take_first_step(request: FirstStepRequest) -> FirstStep:
     found = FirstStep()
     # The data will say which shape it is, so a recipe that accepts any of them is good.
     for shape in request.shapes:
-        tried = _attempt(request.training, shape)
-        if not tried.refused:
+        tried = _attempt(request.training, shape, trains_here=request.trains_here)
+        # No other shape brings the device.
+        if tried.refused in ("", EnvironmentProblem.__name__):
             return tried
         found = found if found.refused else tried
     return found
 
 
-def _attempt(training: TrainingSpec, shape: DataShape) -> FirstStep:
+def _attempt(training: TrainingSpec, shape: DataShape, *, trains_here: bool) -> FirstStep:
     import torch
 
     try:
@@ -132,7 +136,7 @@ def _attempt(training: TrainingSpec, shape: DataShape) -> FirstStep:
         text = " ".join(str(error).split())
         # A recipe for a GPU cannot be tested on a machine without one.
         if not torch.cuda.is_available() and any(word in text for word in OF_DEVICES):
-            return FirstStep(undecided=f"it wants a device that is not here ({text[:200]})")
+            return _no_device(error, text, trains_here=trains_here)
         if isinstance(error, HeadwayError):
             return FirstStep(refused=type(error).__name__, what=error.what, where=error.where, advice=error.advice)
         what = f"one step on made-up rows raised {type(error).__name__}: {text[:300]}."
@@ -141,6 +145,17 @@ def _attempt(training: TrainingSpec, shape: DataShape) -> FirstStep:
         # Made-up values may be none that the recipe is made for: a person has to look, and nothing is refused.
         return FirstStep(undecided=f"the loss of its first step on made-up rows is {nats:g}")
     return FirstStep()
+
+
+def _no_device(error: Exception, text: str, *, trains_here: bool) -> FirstStep:
+    if not trains_here:
+        return FirstStep(undecided=f"it wants a device that is not here ({text[:200]})")
+    return FirstStep(
+        refused=EnvironmentProblem.__name__,
+        what=f"the recipe wants a device that this machine does not have ({text[:200].rstrip('.')}).",
+        where=error.where if isinstance(error, HeadwayError) and error.where else "training.recipe",
+        advice="Let it go by its batch's device, or train where there is one: on such a machine, or by `launch.launcher`.",
+    )
 
 
 def _step(training: TrainingSpec, shape: DataShape) -> float:

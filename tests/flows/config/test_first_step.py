@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from headway.data_contracts.rules.contract import parse_contract
-from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
 from headway.flows.ci.checks import Checks, CiRequest
 from headway.flows.ci.results import Checklist
 from headway.flows.config.first_step import num_label_values, synthetic_rows
 from headway.flows.config.preflight import check_request
 from headway.flows.config.request import RetrainRequest
+from headway.flows.retrain import retrain_here
 from headway.flows.show.plan import make_plan
 
 pytestmark = pytest.mark.process
@@ -232,17 +233,46 @@ def test_an_encoder_that_wants_other_values_than_made_up_ones_is_left_to_the_fir
     assert "first rows will tell" in check_first_step(pipeline, path, check_contract(pipeline, path), None)
 
 
+def on_cuda(write: Callable[..., RetrainRequest]) -> RetrainRequest:
+    if torch.cuda.is_available():
+        pytest.skip("the device is here")
+    return write("recipe.py", 'batch["lengths"]', 'batch["lengths"].to("cuda")')
+
+
+def test_a_device_that_is_not_here_is_wanted_before_anything_is_spent(write: Callable[..., RetrainRequest]) -> None:
+    request = on_cuda(write)
+    # The source is not there either, which is what a snapshot would say.
+    for check in (check_request, make_plan, retrain_here):
+        with pytest.raises(EnvironmentProblem) as refused:
+            check(request)
+        assert "wants a device that this machine does not have" in refused.value.what
+        assert "recipe" in refused.value.where and "launch.launcher" in refused.value.advice
+    assert [path.name for path in Path(request.workspace).glob("documents/*")] == ["pipeline-event"]
+
+
+def test_a_check_of_changes_needs_no_device(write: Callable[..., RetrainRequest], tmp_path: Path) -> None:
+    request = on_cuda(write)
+    checks = Checks(CiRequest(pipeline="words.yaml", smoke=False), request.workspace, lambda _: None)
+    checklist = Checklist(lambda _: None)
+    checks.make(checklist, tmp_path)
+    found = {result.check: result for result in checklist.results}["recipe"]
+    assert found.outcome == "passed" and "it wants a device that is not here" in str(found)
+
+
 @pytest.mark.parametrize(
-    ("new", "words"),
+    ("is_on_hosts", "new", "words"),
     [
-        ('batch["lengths"].to("cuda")', "it wants a device that is not here"),
-        ('batch["lengths"] * float("nan")', "the loss of its first step on made-up rows is nan"),
+        (True, 'batch["lengths"].to("cuda")', "it wants a device that is not here"),
+        (False, 'batch["lengths"] * float("nan")', "the loss of its first step on made-up rows is nan"),
     ],
 )
-def test_a_plan_says_what_the_first_step_could_not_decide(write: Callable[..., RetrainRequest], new, words) -> None:
-    if "cuda" in new and torch.cuda.is_available():
-        pytest.skip("the device is here")
-    request = write("recipe.py", 'batch["lengths"]', new)
+def test_a_plan_says_what_the_first_step_could_not_decide(
+    write: Callable[..., RetrainRequest], is_on_hosts: bool, new: str, words: str
+) -> None:
+    request = on_cuda(write) if is_on_hosts else write("recipe.py", 'batch["lengths"]', new)
+    if is_on_hosts:
+        pipeline = Path("words.yaml")
+        pipeline.write_text(pipeline.read_text() + "launch: {launcher: slurm}\n")
     Path("there-is-none").mkdir()
     Path("there-is-none/words.csv").write_text("word,language\none,north\ntwo,south\n")
     assert words in make_plan(request).untried
