@@ -6,6 +6,8 @@ find the credential. It is recognised by where it stands and by its look; no ans
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import itertools
 import math
 import re
@@ -81,6 +83,37 @@ _SAYS_NOTHING = re.compile(r"(?i)none|null|true|false|yes|no|on|off|\d{1,5}|[$%{
 """In the place of a secret: a switch, or the name of where it is found."""
 
 
+_OPTION = re.compile(r"""(?<!\S)--?([\w-]{1,80})[ \t]{1,9}["']?([^\s"'-][^\s"']*)""")
+"""A command's option and what follows it."""
+_USER_OPTION = re.compile(
+    r"""(?<!\S)(?:-[uU][ \t]{0,9}|(?:--user|--proxy-user|--auth|(?<=https )-a|(?<=http )-a)(?:[ \t]{1,9}|=))"""
+    r"""["']?([^\s:"'/@]{1,80}):([^\s"':]+)"""
+)
+"""curl's `-u me:secret`, and its kin."""
+_OTHER_USERS = re.compile(
+    r"\b(?:docker|podman|nerdctl|compose|buildah|crictl|runuser|chroot|rsync|python[\d.]{0,5}|grep|sort)\b[^;&|]*$"
+)
+"""After these `--user app:app` is a user and a group, and `-u host:folder` a place."""
+_SHORT_PASSWORD = re.compile(
+    r"""\b(?:sshpass[ \t]+(?:-v[ \t]+)?-p[ \t]{0,9}"""
+    r"""|(?:mysql|mysqldump|mysqladmin|mariadb|mariadb-dump|7z|7za)\b[^;&|\n]{0,400}?[ \t]-p(?=[^\s])"""
+    r"""|(?:mongo|mongosh|mongodump|sqlcmd|bcp|login)\b[^;&|\n]{0,400}?[ \t]-[pP][ \t]{1,9}"""
+    r"""|redis-cli\b[^;&|\n]{0,400}?[ \t]-a[ \t]{1,9}"""
+    r"""|ldap\w{2,10}\b[^;&|\n]{0,400}?[ \t]-w[ \t]{1,9}"""
+    r"""|(?:zip|unzip)\b[^;&|\n]{0,400}?[ \t]-P[ \t]{0,9}"""
+    r"""|openssl\b[^;&|\n]{0,400}?[ \t]-pass(?:in|out)?[ \t]{1,9}pass:)["']?([^\s"']+)"""
+)
+"""Options of one letter, which are secrets of these commands alone: `mkdir -p` makes folders."""
+_NO_SECRET_FOLLOWS = frozenset({"stdin", "prompt", "env", "fd", "command", "cmd", "length", "size", "limit", "type"})
+"""As the last word of an option that names a secret: where it is read, or how long it is."""
+_SOFT_PARTS = frozenset({"session", "auth", "authorization", "signature", "sig", "pass"})
+"""Words of options that more often name something else: `tmux new --session train`, `--auth basic`."""
+_SCHEME_OF_HEADER = re.compile(
+    r"(?i)(?<![\w-])(basic|bearer|digest|token|apikey|negotiate)[ \t]{1,9}([A-Za-z0-9+/=_.~-]{6,})"
+)
+"""What an `Authorization` header says, also where its name is left out."""
+
+
 def credential_in_uri(uri: str) -> str:
     """Where a URI holds what looks like a credential, such as "its user name"; empty where it holds none.
 
@@ -123,8 +156,38 @@ def credential_in_value(value: str) -> str:
     for name, assigned in _ASSIGNED.findall(value):
         if is_secret_name(name) and not _SAYS_NOTHING.fullmatch(assigned):
             return f"what {name!r} is"
+    if found := _in_command(value) or _in_header(value):
+        return found
     is_drawn = re.fullmatch(r"[A-Za-z0-9+=_-]+", value) and looks_random(value)
     return "what looks like a drawn token" if is_drawn and any(map(_is_mixed, re.split("[_-]", value))) else ""
+
+
+def _in_command(text: str) -> str:
+    """Of a command line, such as a hook or a probe: what an option is said to be."""
+    for option in _USER_OPTION.finditer(text):
+        is_other = _OTHER_USERS.search(text[: option.start()])
+        if not is_other and not _SAYS_NOTHING.fullmatch(option[2]):
+            return "a user's password behind an option"
+    for name, given in _OPTION.findall(text):
+        parts = _name_parts(name)
+        is_switch = not parts or parts[0] in ("no", "without") or parts[-1] in _NO_SECRET_FOLLOWS
+        is_soft = set(parts) & _SOFT_PARTS and not is_secret_name("-".join(p for p in parts if p not in _SOFT_PARTS))
+        if is_secret_name(name) and not is_switch and not is_soft and not _SAYS_NOTHING.fullmatch(given):
+            return f"what the option {name!r} is"
+    short = _SHORT_PASSWORD.search(text)
+    return "a password behind an option" if short and not _SAYS_NOTHING.fullmatch(short[1]) else ""
+
+
+def _in_header(text: str) -> str:
+    for scheme, given in _SCHEME_OF_HEADER.findall(text):
+        if scheme.lower() == "basic":
+            # Only what decodes to `user:password`: "basic authentication" is prose.
+            with contextlib.suppress(ValueError):
+                if ":" in base64.b64decode(given, validate=True).decode():
+                    return "a user's password in base64"
+        elif looks_random(given) or any(map(_is_mixed, re.split("[_.~-]", given))):
+            return "what looks like a token of a header"
+    return ""
 
 
 def _is_mixed(word: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
-from headway.data_contracts.types.strict_yaml import parse_yaml, read_text
+from headway.flows.config.pipeline_file import named_pipeline
 
 GIT_SETTINGS = {
     "GIT_TERMINAL_PROMPT": "0",
@@ -73,17 +73,6 @@ class Base:
         changed = _lines(self.repository, "diff", "--name-only", "--no-renames", "-z", self.commit, "--", str(folder))
         new = _lines(self.repository, "ls-files", "--others", "--exclude-standard", "-z", "--", str(folder))
         return sorted((self.repository / name).relative_to(folder).as_posix() for name in {*changed, *new})
-
-
-def named_pipeline(file: Path) -> str | None:
-    """The `pipeline:` of a file, whatever else is wrong with it; None where it has none."""
-    try:
-        text = read_text(file)
-        content = parse_yaml(text, str(file)) if "pipeline:" in text else None
-    except (OSError, ValueError, ConfigError):
-        return None
-    name = content.get("pipeline") if isinstance(content, dict) else None
-    return name if isinstance(name, str) else None
 
 
 def _pathspec(base: Base, folder: Path) -> str:

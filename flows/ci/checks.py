@@ -16,11 +16,12 @@ from headway.data_contracts.suites.contract_file import using_contract_files
 from headway.data_contracts.types.report_text import count
 from headway.data_contracts.types.strict_yaml import parse_yaml, read_text
 from headway.flows.act.contract_diff import compare_files, verdict
-from headway.flows.ci.base import Base, named_pipeline, read_base
+from headway.flows.ci.base import Base, read_base
 from headway.flows.ci.child import JsonDocument, headway
 from headway.flows.ci.invalidated_stages import compare_stages
 from headway.flows.ci.results import Checklist, CheckMessage, CheckName, NotEvaluated
 from headway.flows.config.first_step import check_encodes, check_first_step
+from headway.flows.config.pipeline_file import named_pipeline, same_named, shared_name
 from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from headway.flows.config.preflight import check_contract, check_encoder, check_pipeline_recipe, check_tracking_uri
 from headway.flows.config.request import RetrainRequest
@@ -117,6 +118,9 @@ class Checks:
     def _config(self) -> CheckMessage:
         file = self._find()
         self._pipeline = pipeline = load_pipeline(file)
+        # As a deployment would refuse it.
+        if others := same_named(file, pipeline.pipeline, project_folder()):
+            raise shared_name(file, pipeline.pipeline, others)
         contract = check_contract(pipeline, file)
         check_tracking_uri(pipeline.registry.tracking_uri)
         ranks = pipeline.launch.world_size
@@ -231,7 +235,8 @@ def evaluate_quality(workspace: Workspace, policy: PromotionSpec, registration: 
         return CheckMessage("the run's model is today's champion: nothing changed for it")
     decision = decide_promotion(workspace, policy, registration, evaluation, now)
     details = tuple(f"{check.name}: {check.status}, {check.detail}" for check in decision.checks)
-    return CheckMessage(decision.reason, details, PromotionRefused(decision.reason) if decision.failed else None)
+    refused = PromotionRefused(decision.reason, advice=decision.remedy) if decision.failed else None
+    return CheckMessage(decision.reason, details, refused)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

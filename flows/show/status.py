@@ -39,6 +39,7 @@ from headway.tasks.ownership.pipeline_history import (
 )
 from headway.tasks.prove.scrub import ScrubReport, read_report
 from headway.tasks.registry import decisions, model_refs
+from headway.tasks.registry.promotion_decision import Decision
 from headway.training.checkpoint.layout import RESULT_NAME, committed_steps, step_of
 from headway.training.engine import profiling
 from headway.training.launch.base import run_lock, stop_request
@@ -46,6 +47,8 @@ from headway.training.launch.base.retry_budget import RECORDS_NAME, AttemptRecor
 from headway.training.observe.ledger import SpoolTail
 
 DOCUMENT = re.compile(r"([0-9a-f]{64})\.json")
+POINTED_AT = {f"refs/{PIPELINES}": (PipelineEvent.kind,), "refs/models": (Decision.kind,)}
+"""Kinds of documents that are published for refs of a place alone, by that place."""
 COPIED = ("card", "resume")
 """Facts that a person copies."""
 MIN_WIDTH = 20
@@ -120,6 +123,8 @@ class KeptStatus(BaseModel):
     """The newest of each pipeline's retrains that came to its end."""
     scrub: ScrubReport | None = None
     """What the newest look at stored files came to."""
+    lost: list[str] = []
+    """Places of the workspace that are gone, though what they pointed at is there."""
 
 
 class Status(KeptStatus):
@@ -156,7 +161,18 @@ def read_kept(workspace: Workspace) -> KeptStatus:
         failed=[now.failed for now in history if now.failed is not None],
         finished=[now.finished for now in history if now.finished is not None],
         scrub=read_report(workspace),
+        lost=_lost(workspace),
     )
+
+
+def _lost(workspace: Workspace) -> list[str]:
+    """Without its refs a workspace looks like a new one: no champion, no hold, no failure."""
+    gone = [
+        place
+        for place, kinds in POINTED_AT.items()
+        if not workspace.names(place) and any(workspace.names(f"documents/{kind}") for kind in kinds)
+    ]
+    return ["refs"] if gone and not workspace.names("refs") else gone
 
 
 def _history_of(workspace: Workspace, pipeline: str) -> PipelineEvent:
@@ -355,6 +371,8 @@ def print_status(status: Status, console: Console | None = None) -> None:
     """A name a line, what is known of it below, so that 80 columns are enough."""
     console = console or plain_console()
     console.print(f"workspace  {status.workspace}\n")
+    for place in status.lost:
+        _print_entry(console, f"{place}  GONE", LOST)
     for model in status.models:
         _print_entry(console, f"{model.model}  {count(model.num_versions, 'version')}", _model_facts(model))
     if not status.models:
@@ -392,6 +410,10 @@ def print_status(status: Status, console: Console | None = None) -> None:
         _print_entry(console, f"{pipeline.pipeline}  {state}", {"windows": f"{pipeline.what}."})
 
 
+LOST = {
+    "what": "what it pointed at is there: champions, holds and histories are lost, and not merely none",
+    "to do": "Bring it back from a backup before anything retrains: a retrain would begin as in a new workspace.",
+}
 WATCH_S = 2.0
 CLEAR = "\x1b[H\x1b[J"
 

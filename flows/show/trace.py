@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -12,7 +14,7 @@ from pathlib import Path
 from rich.text import Text
 
 from headway.data_contracts.store import plain_text
-from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import count, moment
 from headway.flows.accounts.flow_ledgers import ledger_spool
@@ -22,8 +24,8 @@ from headway.flows.tracing.read_trace import read_trace
 from headway.flows.tracing.spans import Trace, TraceSpan
 from headway.training.launch.base.retry_budget import AttemptRecords
 
-WITHIN_S = 30.0
-"""For each to be sent: somebody waits for it."""
+WITHIN_S = 10.0
+"""For all of them to be sent: somebody waits for it."""
 SHOWN = {
     "cicd.pipeline.task.name": "",
     "headway.attempt": "attempt ",
@@ -69,12 +71,38 @@ def _flow_runs(run_dir: Path) -> list[str]:
 
 
 def send_traces(traces: Sequence[Trace]) -> None:
-    """Raises `ConfigError`: no endpoint is set; `EnvironmentProblem`: its collector does not take them."""
+    """Send them to the endpoint that the environment names, in `WITHIN_S` seconds or not at all.
+
+    Raises:
+        ConfigError: no endpoint is set.
+        EnvironmentProblem: its collector does not take them, or not in time.
+    """
     from headway.flows.tracing.otlp import Endpoint, send
 
-    endpoint = Endpoint.from_environment(os.environ)
-    for trace in traces:
-        send(trace, endpoint, WITHIN_S)
+    endpoint, until_s = Endpoint.from_environment(os.environ), time.monotonic() + WITHIN_S
+    sent: list[str] = []
+    problems: list[Exception] = []
+
+    def send_all() -> None:
+        try:
+            for trace in traces:
+                send(trace, endpoint, until_s - time.monotonic())
+                sent.append(trace.flow_run)
+        except Exception as error:
+            problems.append(error)
+
+    # A thread: a name service that never answers, or a collector that answers byte by byte, knows no deadline.
+    thread = threading.Thread(target=send_all, name="trace-sending", daemon=True)
+    thread.start()
+    thread.join(WITHIN_S)
+    if problems:
+        raise problems[0]
+    if thread.is_alive():
+        raise EnvironmentProblem(
+            f"the collector took {len(sent)} of {count(len(traces), 'trace')} in {WITHIN_S:g} s.",
+            where=endpoint.shown,
+            advice="Look after the collector, then send them again: those that it has are the same traces.",
+        )
 
 
 def in_json(traces: Sequence[Trace]) -> list[dict[str, object]]:

@@ -62,7 +62,7 @@ def promote(
         raise PromotionRefused(
             f"the policy refuses version {version} of {model!r}: {decision.reason}.",
             where=workspace.uri,
-            advice="Retrain with new data or another recipe, or say with --override why it shall be so all the same.",
+            advice=f"{decision.remedy} Or say with --override why it shall be so all the same.",
         )
     if refs.newest_number(workspace, model_refs.alias_ref(model, "challenger")) == 0:
         # A retrain was killed right after it registered the first version, and no champion is without that move.

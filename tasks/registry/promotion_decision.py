@@ -56,6 +56,14 @@ class Decision(Document):
         return tuple(check for check in self.checks if check.status == "failed")
 
     @property
+    def remedy(self) -> str:
+        """What a person can do about what failed."""
+        if any(check.too_few_examples for check in self.failed):
+            # Another recipe may be no better at all, and it would not be told either.
+            return "Raise shards.heldout_fraction or add rows, so that more examples judge it, and retrain."
+        return "Retrain with new data or another recipe."
+
+    @property
     def waits(self) -> bool:
         """Nothing speaks against it, and a person is still to approve of it."""
         return not self.failed and any(check.status == "waiting" for check in self.checks)

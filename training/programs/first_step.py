@@ -154,7 +154,7 @@ def _no_device(error: Exception, text: str, *, trains_here: bool) -> FirstStep:
         refused=EnvironmentProblem.__name__,
         what=f"the recipe wants a device that this machine does not have ({text[:200].rstrip('.')}).",
         where=error.where if isinstance(error, HeadwayError) and error.where else "training.recipe",
-        advice="Let it go by its batch's device, or train where there is one: on such a machine, or by `launch.launcher`.",
+        advice="Let it go by its batch's device, or train where there is one: there, or by `launch.launcher`.",
     )
 
 

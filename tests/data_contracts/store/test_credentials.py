@@ -159,6 +159,15 @@ TOKENS = [
     *("host=db user=me password=hunter22", "password = hunter22", "dbname=shop&pwd=hunter22", "--token=hunter22"),
     *("authorization=Basic aGVsbG8=", "x-tenant=a,x-api-key=hunter22", "Authorization: Bearer hunter22"),
     *('{"user": "me", "password":"hunter22"}', "{'secret': 'hunter22'}", "-Djavax.net.ssl.trustStorePassword=changed"),
+    *("curl -u me:hunter22 https://x/y", "curl -ume:hunter22 x", "curl --user 'me:hunter22' x", "-u me:hunter22"),
+    *("--user=me:hunter22", "curl -x proxy -U me:hunter22", "curl --proxy-user me:hunter22", "http -a me:hunter22 x"),
+    *("docker run -e A=1 image; curl -u me:hunter22 x", "wget --http-password hunter22 x", "prog --password hunter22"),
+    *("prog --api-key hunter22", "prog --client-secret 'hunter22' --now", "-password hunter22", "--token hunter22"),
+    *("sshpass -p hunter22 ssh x", "sshpass -phunter22 ssh x", "mysql -u root -phunter22 db", "mysqldump -phunter22"),
+    *("docker login -u me -p hunter22 registry.example", "redis-cli -h x -a hunter22", "unzip -P hunter22 a.zip"),
+    *("ldapsearch -x -D cn=a -w hunter22", "openssl rsa -in k -passin pass:hunter22", "7z x -phunter22 a.7z"),
+    *("Authorization: Basic bWU6aHVudGVyMjI=", "Basic bWU6aHVudGVyMjI=", "basic bWU6aHVudGVyMjI="),
+    *("-H 'Authorization: Basic bWU6aHVudGVyMjI='", f"Bearer {DRAWN}", f"curl -H 'X: Token {DRAWN}'"),
 ]
 PLAIN = [
     *("", "production", "0", "2026-11-23T15:55:42", "3f786850e387550fdab836ed7e6dc881de23001b", "s3://bucket/key=a/x"),
@@ -176,6 +185,22 @@ PLAIN = [
         '{"ServerSideEncryption": "aws:kms"}',
         "max_tokens=5",
     ),
+    *("docker run -u 1000:1000 image", "docker run --user app:app image", "podman run -u nobody:nogroup x", "-u 10:20"),
+    *("mkdir -p folder", "ssh -p 22 host", "ssh -p 2222 me@host", "docker run -p 80:80 x", "cp -a here there", "-u me"),
+    *("curl -u $USER:$PASSWORD x", "curl -u me: x", "prog --password-file /run/secret", "--password-stdin --now"),
+    *("prog --password $DB_PASSWORD", "prog --token {{ token }}", "tmux new --session train", "prog --auth basic"),
+    *(
+        "prog --max-tokens many",
+        "prog --tokenizer words",
+        "--no-password here",
+        "a --token-limit 500",
+        "git push -u origin",
+    ),
+    *("mysql -p", "mysql -p database", "basic authentication", "Basic training of models", "bearer of bad news"),
+    *("token classification", "token bucketing", "the user me:you said so", "grep -u a:b", "chown -R app:app /srv"),
+    *("python3.11 -u train.py:main", "uvicorn -a app:main", "rsync -a me:folder x", "rsync -u me:folder x"),
+    *("the password is asked for", "docker compose -p project up", "az group list -p project", "kubectl logs -p pod"),
+    *("passing -p over", "zip -r a.zip folder", "login to the host", "headway retrain --pipeline words --why token"),
 ]
 
 

@@ -257,6 +257,23 @@ def test_a_run_of_another_machine_is_told_and_left_to_be_stopped_there(
     assert not run.is_running and not run.is_remote
 
 
+def test_refs_that_are_gone_are_no_new_workspace(tmp_path: Path) -> None:
+    workspace = Workspace.create(str(tmp_path))
+    workspace.publish_document(
+        PipelineEvent(pipeline="tiny", finished=FinishedRetrain(pipeline="tiny", **LAST_FINISHED))
+    )
+    event = workspace.publish_document(PipelineEvent(pipeline="tiny"))
+    refs.move(workspace, ref_of("tiny"), event, expected=None, reason="")
+    assert read_status(str(tmp_path)).lost == []
+    (tmp_path / "refs").rename(tmp_path / "elsewhere")
+    found = read_status(str(tmp_path))
+    assert found.lost == ["refs"]
+    lines = shown(found)
+    assert lines[2] == "refs  GONE" and "backup" in " ".join(lines[3:8])
+    (tmp_path / "refs" / "models" / "tiny").mkdir(parents=True)
+    assert read_status(str(tmp_path)).lost == ["refs/pipelines"]
+
+
 def test_an_empty_workspace_says_so() -> None:
     assert {"no models yet", "no runs yet"} <= set(shown(Status(workspace="/workspace", models=[], runs=[])))
 

@@ -57,6 +57,8 @@ class Collector:
     silent: threading.Event = field(default_factory=threading.Event)
     """Set: nothing is answered before `ended` is set, too."""
     ended: threading.Event = field(default_factory=threading.Event)
+    drips: threading.Event = field(default_factory=threading.Event)
+    """Set: the answer comes byte by byte, and never comes to its end before `ended` is set."""
 
     @property
     def spans(self) -> list[Any]:
@@ -77,8 +79,10 @@ def collector() -> Iterator[Collector]:
             self.send_response(status)
             if found.location:
                 self.send_header("Location", found.location)
-            self.send_header("Content-Length", str(len(found.answer)))
+            self.send_header("Content-Length", str(1 << 20 if found.drips.is_set() else len(found.answer)))
             self.end_headers()
+            while found.drips.is_set() and not found.ended.wait(0.05):
+                self.wfile.write(b"\0")
             self.wfile.write(found.answer)
 
         def do_GET(self) -> None:

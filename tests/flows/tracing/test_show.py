@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from headway.data_contracts.store.errors import ConfigError
-from headway.flows.show.trace import print_traces, read_traces
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
+from headway.flows.show import trace as of_trace
+from headway.flows.show.trace import print_traces, read_traces, send_traces
+from tests.flows.tracing.collector import collector
+from tests.flows.tracing.test_otlp import TRACE
 from tests.flows.tracing.test_spans import FLOW_RUN, Ledgers, a_retrain, at
 
 
@@ -39,3 +43,27 @@ def test_what_has_no_trace_here_is_told(tmp_path: Path, name: str) -> None:
     ledgers.workspace.publish_json("documents/one.json", {})
     with pytest.raises(ConfigError):
         read_traces(ledgers.workspace.uri, name)
+
+
+def test_a_collector_that_answers_byte_by_byte_is_left_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_trace, "WITHIN_S", 1.0)
+    with collector() as here:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", here.url)
+        send_traces([TRACE, TRACE])
+        assert len(here.received) == 2
+        here.drips.set()
+        started_s = time.monotonic()
+        with pytest.raises(EnvironmentProblem, match="took 0 of 3 traces in 1 s") as problem:
+            send_traces([TRACE] * 3)
+        assert time.monotonic() - started_s < 5.0
+        assert problem.value.where == here.url and "send them again" in problem.value.advice
+
+
+def test_the_time_is_for_all_traces_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_trace, "WITHIN_S", 1.0)
+    with collector() as here:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", here.url)
+        here.statuses += [503, 200] * 5  # each is asked again, half a second later
+        with pytest.raises(EnvironmentProblem, match=r"the collector (did not take|took)"):
+            send_traces([TRACE] * 5)
+        assert len(here.received) < 8

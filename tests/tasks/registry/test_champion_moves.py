@@ -63,6 +63,21 @@ def test_a_version_that_the_policy_refuses_stays_what_it_is_and_its_card_says_wh
     assert lines(workspace) == [("promoted", None, "1"), ("challenger", "1", "2")], "told once, decided twice"
 
 
+def test_a_version_that_too_few_examples_judge_is_refused_with_what_to_do_about_that(versions, register) -> None:
+    first, judged = register(1)
+    champion.settle(versions, first, judged)
+    unsure, evaluation = register(2, first)
+    workspace = versions.context.workspace
+    report = workspace.load(evaluation, EvaluationReport)
+    assert report.comparison is not None
+    better = report.comparison.model_copy(update={"difference": Interval(value=-0.1, low=-0.25, high=0.05)})
+    champion.settle(versions, unsure, workspace.publish_document(report.model_copy(update={"comparison": better})))
+    with pytest.raises(PromotionRefused, match="too few examples to judge") as refused:
+        promote(versions, unsure)
+    assert "shards.heldout_fraction" in refused.value.advice and "--override" in refused.value.advice
+    assert "another recipe" not in refused.value.advice
+
+
 TWICE = Interval(value=0.2, low=0.1, high=0.3)
 REFUSALS = {
     "worse": ({"difference": TWICE}, "| champion | ✖ failed | bits 1.5000 does not beat the champion's 2.0000"),

@@ -314,6 +314,7 @@ def test_a_better_figure_on_too_few_examples_is_a_verdict_of_its_own_with_a_next
     # Half the width is 0.15, and the lead 0.1: 2.25 times as many examples would tell.
     assert found.reason.startswith("too few examples to judge (10)")
     assert "About 23 held-out examples would tell: raise shards.heldout_fraction, or add rows" in found.reason
+    assert "shards.heldout_fraction" in found.remedy and "recipe" not in found.remedy
 
 
 @pytest.mark.parametrize("difference", [BAD, interval(-0.3, 0.01, 0.3), interval(-0.3, -0.01, 0.3)])
