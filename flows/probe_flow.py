@@ -15,21 +15,30 @@ from headway.flows.console.environment import default_workspace
 from headway.flows.probe.probing import problem_of, run_probe
 from headway.tasks.core.artifacts import show_markdown
 from headway.training.launch.base.gang import LaunchSpec
+from headway.training.observe.ledger_lines import LARGEST
 
 
 class ProbeRequest(BaseModel):
     """A small retrain of made-up data, through every stage."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     launch: ProbeLaunch = Field(
         default=LaunchSpec(), title="Launcher", description="As a pipeline file's `launch`; this machine by default."
     )
     interval_s: float = Field(
-        default=3600.0, gt=0, title="Interval", description="Seconds until the next one is due; later is an alert."
+        default=3600.0,
+        gt=0,
+        lt=LARGEST,
+        title="Interval",
+        description="Seconds until the next one is due; later is an alert.",
     )
     within_s: float = Field(
-        default=PROBE_WITHIN_S, gt=0, title="Within", description="Seconds after which it is ended, and has failed."
+        default=PROBE_WITHIN_S,
+        gt=0,
+        lt=LARGEST,
+        title="Within",
+        description="Seconds after which it is ended, and has failed.",
     )
     workspace: str = Field(
         default="", title="Workspace", description="Left empty: the worker's HEADWAY_WORKSPACE, or its project's."

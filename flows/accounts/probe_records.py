@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import time
 
 from pydantic import BaseModel, ValidationError
 
@@ -52,13 +53,18 @@ def newest_probes(workspace: Workspace) -> list[ProbeRecord]:
 
 
 def newest_probe(workspace: Workspace, launcher: str) -> ProbeRecord | None:
-    """None: there is none. One that is damaged hides none of the others."""
+    """None: there is none. One that is damaged, or not of its name's moment, hides none of the others.
+
+    Nor does one that is still to come, which a clock that was wrong once, or a copied file, leaves behind for years.
+    """
+    latest_unix_s = time.time() + LATE_SLACK_S
     for name in _names(workspace, launcher):
         with contextlib.suppress(HeadwayError, ValidationError, ValueError):
             data = workspace.read_if_there(f"{FOLDER}/{launcher}/{name}")
             if data is not None:
                 record = ProbeRecord.model_validate(parse_json(data))
-                if (record.format_version, record.launcher) == (FORMAT_VERSION, launcher):
+                is_its_own = (record.format_version, record.launcher) == (FORMAT_VERSION, launcher)
+                if is_its_own and name == _name(record) and record.end_unix_s <= latest_unix_s:
                     return record
     return None
 
@@ -69,11 +75,17 @@ def keep_probe(workspace: Workspace, record: ProbeRecord) -> None:
     Raises:
         EnvironmentProblem: the workspace cannot be written.
     """
-    moment = datetime.datetime.fromtimestamp(record.end_unix_s, datetime.UTC)
-    folder = f"{FOLDER}/{record.launcher}"
-    workspace.publish_json(f"{folder}/{moment:%Y%m%dT%H%M%S%fZ}.json", record.model_dump(mode="json"))
-    for name in _names(workspace, record.launcher)[KEPT:]:
+    folder, own = f"{FOLDER}/{record.launcher}", _name(record)
+    workspace.publish_json(f"{folder}/{own}", record.model_dump(mode="json"))
+    # Of this one and those before it: names of moments to come must not push out what has just been written.
+    for name in [each for each in _names(workspace, record.launcher) if each <= own][KEPT:]:
         workspace.remove(f"{folder}/{name}")
+
+
+def _name(record: ProbeRecord) -> str:
+    """The file of a record."""
+    moment = datetime.datetime.fromtimestamp(record.end_unix_s, datetime.UTC)
+    return f"{moment:%Y%m%dT%H%M%S%fZ}.json"
 
 
 def _names(workspace: Workspace, launcher: str) -> list[str]:

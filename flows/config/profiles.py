@@ -15,6 +15,7 @@ from headway.data_contracts.store.documents import Frozen, Json
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.strict_yaml import parse_yaml_model, read_text
 from headway.training.launch.base.gang import LaunchSpec
+from headway.training.observe.ledger_lines import LARGEST
 
 PROFILES = "profiles.yaml"
 MIN_HEARTBEAT_S = 30
@@ -89,7 +90,7 @@ class ProbeSpec(Frozen):
         default=LaunchSpec(), description="Where its ranks run, as a pipeline file's `launch` says it."
     )
     within_s: float = Field(
-        default=PROBE_WITHIN_S, gt=0, description="Seconds after which it is ended, and has failed."
+        default=PROBE_WITHIN_S, gt=0, lt=LARGEST, description="Seconds after which it is ended, and has failed."
     )
 
     @property

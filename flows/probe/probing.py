@@ -85,7 +85,7 @@ def run_probe(workspace: Workspace, launch: LaunchSpec, *, interval_s: float, wi
     if account is not None:
         _keep_account(workspace, account)
     keep_probe(workspace, record)
-    _prune(workspace, launch.launcher)
+    _prune(workspace, launch.launcher, until=own.uri.rpartition("/")[2])
     return record
 
 
@@ -171,10 +171,14 @@ def _keep_account(workspace: Workspace, account: FlowAccount) -> None:
     workspace.publish_json(path, kept.model_dump(mode="json"))
 
 
-def _prune(workspace: Workspace, launcher: str) -> None:
-    """Names are moments behind the launcher's, and so the newest are the last; no other folder is a probe's."""
+def _prune(workspace: Workspace, launcher: str, until: str) -> None:
+    """Names are moments behind the launcher's, and so the newest are the last; no other folder is a probe's.
+
+    Args:
+        until: the newest one's name; what is named for a moment to come pushes no evidence out.
+    """
     is_ours = re.compile(rf"{re.escape(launcher)}-\d{{8}}T\d{{12}}Z").fullmatch
-    for name in sorted(each for each in workspace.names(FOLDER) if is_ours(each))[:-KEPT]:
+    for name in sorted(each for each in workspace.names(FOLDER) if is_ours(each) and each <= until)[:-KEPT]:
         if not workspace.is_local:
             for file in list(workspace.files(f"{FOLDER}/{name}")):
                 workspace.remove(file.path)

@@ -32,8 +32,11 @@ def test_a_new_folder_stays_and_a_temporary_one_goes_though_the_body_fails(tmp_p
     assert not made.root.exists()
 
 
+OTLP = "OTEL_EXPORTER_OTLP_ENDPOINT"
+
+
 def test_what_runs_there_knows_no_server_registry_or_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "HEADWAY_WORKSPACE", "HEADWAY_LIMITS", "DRILL_OLD"):
+    for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "HEADWAY_WORKSPACE", "HEADWAY_LIMITS", "DRILL_OLD", OTLP):
         monkeypatch.setenv(name, "of the team")
     monkeypatch.setenv("PATH_OF_MINE", "kept")
     found = Sandbox(tmp_path, 1).environment({"DRILL_NEW": "x"})

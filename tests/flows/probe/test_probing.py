@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,13 +130,13 @@ def test_nothing_but_old_probes_is_taken_away(tmp_path: Path) -> None:
     for folder in (theirs, tmp_path / "workspace" / FOLDER):
         for name in (*probes, "local-notes", "local-1"):
             (folder / name).mkdir(parents=True)
-    _prune(workspace, "local")
+    _prune(workspace, "local", until=probes[-1])
     left = {path.name for path in (tmp_path / "workspace" / FOLDER).iterdir()}
     assert left == {*probes[-KEPT:], "local-notes", "local-1"}
     (tmp_path / "workspace" / FOLDER).rename(tmp_path / "before")
     (tmp_path / "workspace" / FOLDER).symlink_to(theirs)
     with pytest.raises(IntegrityError, match="a link"):
-        _prune(workspace, "local")
+        _prune(workspace, "local", until=probes[-1])
     assert len(list(theirs.iterdir())) == len(probes) + 2
 
 
@@ -151,6 +152,40 @@ def test_records_are_bounded_and_one_that_is_damaged_hides_none(tmp_path: Path) 
         ("local", 1_000_000.0 + KEPT_RECORDS + 2),
         ("ssh", 50.0),
     ]
+
+
+def test_a_record_of_a_moment_to_come_or_under_another_name_hides_no_failure(tmp_path: Path) -> None:
+    """A machine whose clock was years ahead once left a success behind, and every failure since was hidden by it."""
+    workspace, now_s = Workspace.create(str(tmp_path)), time.time()
+    failed = record(now_s - 60.0).model_copy(update={"has_succeeded": False})
+    ahead = record(now_s + 3 * 365 * 86_400.0).model_copy(update={"has_succeeded": True})
+    keep_probe(workspace, ahead)
+    keep_probe(workspace, failed)
+    assert newest_probes(workspace) == [failed]
+    copied = record(now_s - 7200.0).model_copy(update={"has_succeeded": True})
+    workspace.publish_json(f"{RECORDS}/local/{'9' * 8}T{'0' * 12}Z.json", copied.model_dump(mode="json"))
+    assert newest_probes(workspace) == [failed]
+    for number in range(KEPT_RECORDS):
+        keep_probe(workspace, ahead.model_copy(update={"end_unix_s": ahead.end_unix_s + number}))
+    keep_probe(workspace, failed)
+    assert newest_probes(workspace) == [failed], "it is not pushed out either"
+
+
+def test_folders_of_moments_to_come_push_no_evidence_out(tmp_path: Path) -> None:
+    workspace = Workspace.create(str(tmp_path))
+    probes = [f"local-2020010{day}T000000000000Z" for day in range(1, 6)]
+    ahead = [f"local-2999010{day}T000000000000Z" for day in range(1, 6)]
+    for name in (*probes, *ahead):
+        (tmp_path / FOLDER / name).mkdir(parents=True)
+    _prune(workspace, "local", until=probes[-1])
+    assert {path.name for path in (tmp_path / FOLDER).iterdir()} == {*probes[-KEPT:], *ahead}
+
+
+@pytest.mark.parametrize("field", ["interval_s", "within_s"])
+@pytest.mark.parametrize("odd", ["inf", "nan", 1e300, 0, -1])
+def test_a_form_takes_no_number_that_no_record_could_hold(field: str, odd: float | str) -> None:
+    with pytest.raises(ValidationError):
+        ProbeRequest.model_validate({field: odd})
 
 
 def test_one_is_late_after_two_intervals_and_ten_minutes() -> None:
