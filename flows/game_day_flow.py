@@ -30,7 +30,7 @@ class GameDayRequest(BaseModel):
         default=(), title="Drills", description="Failure modes; left empty: all but F8, which has to be named."
     )
     seed: int | None = Field(
-        default=None, ge=0, title="Seed", description="Of what happens to whom and when; left empty: drawn."
+        default=None, ge=0, lt=1 << 63, title="Seed", description="Of what happens to whom and when; left empty: drawn."
     )
     workspace: str = Field(
         default="",
@@ -48,9 +48,11 @@ def game_day(request: GameDayRequest) -> DrillReport:
 
     Raises:
         TrainingFailed: a drill missed an objective.
-        EnvironmentProblem: nothing could be drilled on this worker.
+        EnvironmentProblem: nothing could be drilled on this worker, or the workspace cannot be written.
     """
     workspace = Workspace.existing(request.workspace or default_workspace())
+    # Before minutes are spent on a report that could not be kept.
+    Workspace.create(workspace.uri)
     seed = random.randrange(1 << 31) if request.seed is None else request.seed
     report = run_drills(request.drills, seed)
     moment = datetime.datetime.fromtimestamp(report.begin_unix_s, datetime.UTC)

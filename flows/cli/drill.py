@@ -13,9 +13,10 @@ import typer
 from headway.data_contracts.store.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 from headway.flows.console.command_signals import install_signal_handlers, terminate
 from headway.flows.console.options import AsJson
-from headway.flows.console.output import print_json, print_line, print_lines, write_whole
+from headway.flows.console.output import print_json, print_line, print_lines, require_writable, write_whole
 
 PAGE = ".html"
+MAX_SEED = (1 << 63) - 1
 
 
 def drill(
@@ -24,7 +25,8 @@ def drill(
         typer.Argument(metavar="[F1..F10]...", help="Failure modes; all but F8 if left out."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Of what happens to whom and when; drawn if left out.")
+        int | None,
+        typer.Option(metavar="N", min=0, max=MAX_SEED, help="Of what happens to whom and when; drawn if left out."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A .json file for the report; its page lies beside it.")
@@ -63,6 +65,10 @@ def _drill(modes: list[str], seed: int, out: Path | None, keep: Path | None, *, 
     def on_result(result: DrillResult) -> None:
         print_line(f"{result.mode:<4} {result.title:<24} {result.state:<8} {result.took_s:.1f} s", sys.stderr)
 
+    if out is not None:
+        # Before minutes are spent on what could not be kept.
+        for file in (out, out.with_suffix(PAGE)):
+            require_writable(file)
     report = run_drills([mode.upper() for mode in modes], seed, keep=keep, on_result=on_result)
     found = document(report)
     if out is not None:

@@ -37,6 +37,20 @@ def print_lines(text: str, stream: TextIO | None = None) -> None:
     print(plain_text.lines(text), file=stream or sys.stdout, flush=True)
 
 
+def require_writable(path: Path) -> None:
+    """For what takes long to make: nothing is written.
+
+    Raises:
+        EnvironmentProblem: `write_whole` could not write there.
+    """
+    folder = path.parent
+    fits = os.access(folder, os.W_OK | os.X_OK) and folder.is_dir() and (path.is_file() or not path.exists())
+    if not fits:
+        raise EnvironmentProblem(
+            "it cannot be written.", where=str(path), advice="Name a file in a folder that this user may write."
+        )
+
+
 def write_whole(path: Path, data: bytes, *, is_public: bool = False) -> None:
     """A file that others read again and again: the one before, or this one, and never half of it.
 

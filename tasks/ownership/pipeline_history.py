@@ -22,6 +22,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.refs import LATEST_UNIX_S
 from headway.tasks.core.identity import current_user
 from headway.training.launch.base.failure import Failure
+from headway.training.observe.ledger_lines import LARGEST
 
 PIPELINES = "pipelines"
 Moment = Annotated[float, Field(ge=0.0, lt=LATEST_UNIX_S)]
@@ -136,7 +137,7 @@ class PipelineEvent(Document):
     """What became of that run."""
     started_unix_s: float = Field(default=0.0, ge=0.0, lt=LATEST_UNIX_S)
     """When it was started first."""
-    windows_cut: int = Field(default=0, ge=0)
+    windows_cut: int = Field(default=0, ge=0, lt=LARGEST)
     """Windows in a row that closed before a run of this pipeline was finished."""
     starving: bool = Field(default=False, exclude_if=operator.not_)
     """They are more than the pipeline's windows may be."""

@@ -12,9 +12,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import Frozen, Registration, StoredFile
@@ -27,6 +27,7 @@ from headway.tasks.registry import model_refs
 from headway.tasks.registry.file_lock import holding
 from headway.training.checkpoint.layout import RESULT_NAME, checkpoint_path, committed_steps, stored_files
 from headway.training.checkpoint.verified_files import read_manifest
+from headway.training.observe.ledger_lines import LARGEST, LATEST_UNIX_S
 
 REPORT = "integrity/report.json"
 """What the newest look came to."""
@@ -34,6 +35,9 @@ CHECKED = "integrity/checked.json"
 """When each file was last found whole."""
 MAX_CHECKED_BYTES = 64 << 20
 OTHER_SCRUB_WITHIN_S = 1.0
+Count = Annotated[int, Field(ge=0, lt=LARGEST)]
+"""Such as metrics can hold: one report that others may have written must not silence all of them."""
+Moment = Annotated[float, Field(ge=0.0, lt=LATEST_UNIX_S)]
 
 
 class DamagedFile(Frozen):
@@ -46,16 +50,16 @@ class ScrubReport(Frozen):
     """What one look came to, and how far all looks together have come."""
 
     format_version: Literal[1] = 1
-    looked_unix_s: float
-    num_files: int
+    looked_unix_s: Moment
+    num_files: Count
     """All that have to be whole."""
-    size_bytes: int
-    num_checked: int
+    size_bytes: Count
+    num_checked: Count
     """In this look."""
-    checked_bytes: int
-    num_never_checked: int
+    checked_bytes: Count
+    num_never_checked: Count
     """In no look so far."""
-    oldest_check_unix_s: float | None
+    oldest_check_unix_s: Moment | None
     """Of the file that was not checked for the longest; None while there is one that never was, or no file."""
     damaged: tuple[DamagedFile, ...]
 

@@ -16,6 +16,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import ValidationError
 
 from headway.data_contracts.store.plain_text import distinct_line
 from headway.flows.accounts.flow_ledgers import ledger_spool, start_ticks
@@ -23,7 +24,8 @@ from headway.flows.accounts.goodput import STATES
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.monitoring.families import FAMILIES
 from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
-from headway.tasks.ownership.pipeline_history import FailedRetrain, record_failure
+from headway.tasks.ownership.pipeline_history import FailedRetrain, PipelineEvent, record_failure
+from headway.tasks.prove.scrub import REPORT
 from headway.training.launch.base.failure import Failure
 from headway.training.observe.ledger import Ledger
 from tests.flows.accounts.lives import LOST, Life, numbered, verdicts
@@ -223,6 +225,26 @@ def test_two_retrains_of_one_pipeline_give_no_value_twice(life: Life, here: dict
     found = generate_latest(WorkspaceMetrics(life.workspace)).decode().splitlines()
     series = [line.rpartition(" ")[0] for line in found if not line.startswith("#")]
     assert len(series) == len(set(series))
+
+
+@pytest.mark.parametrize("odd", [10**400, -1, 1e300])
+def test_a_record_with_a_number_beyond_measure_silences_no_other_figure(life: Life, odd: float) -> None:
+    """An integer that no float holds ended every look, and with it all alerts."""
+    life.flow("a", 0.0, 1.0, has_run=False)
+    report = {
+        **{"format_version": 1, "looked_unix_s": 1.0, "num_files": 1, "size_bytes": 1, "num_checked": 1},
+        **{"checked_bytes": 1, "num_never_checked": 0, "oldest_check_unix_s": 1.0, "damaged": []},
+    }
+    life.workspace.publish_json(REPORT, report)
+    assert ("headway_scrub_unchecked_files", ()) in values(WorkspaceMetrics(life.workspace))
+    for name, value_of in report.items():
+        if isinstance(value_of, int | float):
+            life.workspace.publish_json(REPORT, report | {name: odd})
+            found = values(WorkspaceMetrics(life.workspace))
+            assert ("headway_scrub_unchecked_files", ()) not in found, name
+            assert value(found, "train_steps_total") == 0
+    with pytest.raises(ValidationError):
+        PipelineEvent(pipeline="p", windows_cut=odd)  # type: ignore[arg-type]
 
 
 def test_names_and_causes_of_any_text_stay_values_of_labels(life: Life) -> None:
