@@ -21,7 +21,12 @@ class NotRegular(FileNotFoundError):
 def open_unbuffered(path: Path) -> io.FileIO:
     """Errors as of `open_regular`."""
     # Before the open: opening a pipe would wait for its writer.
-    _require_regular(path, path.stat())
+    try:
+        status = path.stat()
+    except NotADirectoryError as error:
+        # A stray file where a folder belongs holds nothing: what would lie in it is missing.
+        raise FileNotFoundError(errno.ENOENT, "what it would lie in is no folder", str(path)) from error
+    _require_regular(path, status)
     # Without waiting, should it have become a pipe since; then it is looked at once more.
     stream = io.FileIO(str(path), "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
     return _checked(path, stream)

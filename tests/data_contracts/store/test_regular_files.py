@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.data_contracts.store.regular_files import open_lock, open_to_write
+from headway.data_contracts.store.regular_files import open_lock, open_regular, open_to_write
 
 
 def test_a_link_in_a_locks_place_leads_nowhere(tmp_path: Path) -> None:
@@ -36,3 +36,9 @@ def test_a_log_is_begun_anew_or_continued(tmp_path: Path) -> None:
         with open_to_write(tmp_path / "log", mode) as stream:
             stream.write(mode.encode())
     assert (tmp_path / "log").read_bytes() == b"wbab"
+
+
+def test_what_would_lie_in_a_stray_file_is_missing_as_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "stray").touch()
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        open_regular(tmp_path / "stray" / "flow.jsonl")

@@ -24,6 +24,8 @@ from headway.flows.accounts.goodput import STATES
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.monitoring.families import FAMILIES
 from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
+from headway.flows.show.board import read_board
+from headway.flows.show.board_page import render_html
 from headway.tasks.ownership.pipeline_history import FailedRetrain, PipelineEvent, record_failure
 from headway.tasks.prove.scrub import REPORT
 from headway.training.launch.base.failure import Failure
@@ -225,6 +227,13 @@ def test_two_retrains_of_one_pipeline_give_no_value_twice(life: Life, here: dict
     found = generate_latest(WorkspaceMetrics(life.workspace)).decode().splitlines()
     series = [line.rpartition(" ")[0] for line in found if not line.startswith("#")]
     assert len(series) == len(set(series))
+
+
+def test_a_stray_file_among_ledgers_ends_no_look(life: Life) -> None:
+    life.flow("a", 0.0, 1.0, has_run=False)
+    (life.workspace.local_root / "ledger" / "stray").write_text("{}")
+    assert value(values(WorkspaceMetrics(life.workspace)), "train_steps_total") == 0
+    assert "no pipeline is failing" in render_html(read_board(life.workspace.uri, 30, PricesSpec()))
 
 
 @pytest.mark.parametrize("odd", [10**400, -1, 1e300])
