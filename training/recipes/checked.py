@@ -118,7 +118,7 @@ class CheckedRecipe:
             yield
         except HeadwayError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if cause_of(error) != "training" or _is_the_devices(error):
                 raise
             text = f"{type(error).__name__}: {' '.join(str(error).split())[:MESSAGE_CHARACTERS]}"
