@@ -166,6 +166,6 @@ def _kind(value: object) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 
-def _is_the_devices(error: Exception) -> bool:
+def _is_the_devices(error: BaseException) -> bool:
     words = ("CUDA error", "NCCL", "cuDNN")
     return isinstance(error, torch.AcceleratorError) or any(word in str(error) for word in words)
