@@ -8,6 +8,9 @@ import gc
 import os
 import sys
 
+INTERRUPTED = 130
+"""`errors.EXIT_INTERRUPTED`: what is imported here is all that can be relied on."""
+
 
 def main() -> None:
     open_what_is_closed()
@@ -16,11 +19,20 @@ def main() -> None:
     ends_with: list[int] = []
     atexit.register(leave, ends_with)  # registered before all others, so it comes after them
     try:
+        ends_with.append(_run())
+    except KeyboardInterrupt:
+        # The command line answers for itself; this is while it is being imported, which takes a second.
+        print("headway: interrupted.", file=sys.stderr)
+        ends_with.append(INTERRUPTED)
+    sys.exit(ends_with[0])
+
+
+def _run() -> int:
+    try:
         from headway.flows.cli.command_line import run
     except Exception as error:
-        sys.exit(_damaged(error))
-    ends_with.append(run())
-    sys.exit(ends_with[0])
+        return _damaged(error)
+    return run()
 
 
 def open_what_is_closed() -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from headway.flows.console.options import AsJson, Model, Why, WorkspaceUri
-from headway.flows.console.output import emit, only_shown, print_line
+from headway.flows.console.output import emit, only_shown, print_line, print_lines
 
 Version = Annotated[str, typer.Argument(help="The version's number.")]
 HeldPipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
@@ -92,7 +92,7 @@ def hold(why: Why, pipeline: HeldPipeline = "", name: Name = "", workspace: Work
     """Hold a pipeline until `release`. No schedule, trigger, form or person retrains it; on record."""
     from headway.flows.windows import holds
 
-    print_line(holds.hold(workspace, pipeline, name=name, why=why))
+    print_lines(holds.hold(workspace, pipeline, name=name, why=why))
 
 
 def release(why: Why, pipeline: HeldPipeline = "", name: Name = "", workspace: WorkspaceUri = "") -> None:

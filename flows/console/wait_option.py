@@ -15,6 +15,8 @@ NAME = "--wait"
 LONGEST = "3650d"
 """What `--wait` alone means: until the other has ended."""
 LENGTH = re.compile(r"(\d+[dhms])+")
+MEANT = re.compile(r"\d\S*")
+"""What was meant for a length where the pipeline is named elsewhere: a pipeline's name may begin with a digit."""
 
 Wait = Annotated[
     str,
@@ -39,6 +41,17 @@ def with_a_length(arguments: list[str]) -> list[str]:
         return arguments
     at = arguments.index(NAME)
     following = arguments[at + 1 : at + 2]
-    if following and LENGTH.fullmatch(following[0]):
+    if following and (LENGTH.fullmatch(following[0]) or _is_meant(arguments, at + 1)):
         return arguments
     return [*arguments[:at], f"{NAME}={LONGEST}", *arguments[at + 1 :]]
+
+
+def _is_meant(arguments: list[str], at: int) -> bool:
+    """Whether what stands there cannot be the pipeline; an option's value is not taken for one either."""
+    before = ["", *arguments]
+    stands_alone = (
+        not each.startswith("-") and not before[place].startswith("-")
+        for place, each in enumerate(arguments)
+        if place != at
+    )
+    return MEANT.fullmatch(arguments[at]) is not None and any(stands_alone)

@@ -264,11 +264,12 @@ def prefect_finding() -> DoctorFinding:
 
 
 def _registry(spec: PipelineSpec, workspace: Workspace) -> str:
-    """Raises `RegistryError`: MLflow does not answer."""
+    """Raises `RegistryError`: MLflow does not answer. Raises `IntegrityError`: its files lie elsewhere."""
     from headway.tasks.registry import mlflow_store
 
     uri = spec.registry.tracking_uri
     if not uri:
+        mlflow_store.require_own_files(workspace, mlflow_store.default_tracking_uri(workspace), spec.pipeline)
         return f"MLflow beside the workspace: {mlflow_store.default_tracking_uri(workspace)}"
     mlflow_store.connect(uri)
     return f"MLflow at {uri} answers"

@@ -65,7 +65,7 @@ class ModelStatus(BaseModel):
     rolled_back_from: str | None = None
     """The version that was champion, where today's came back by a rollback; `reason` speaks of that one."""
     challenger_reason: str = ""
-    """What the policy said of a challenger that is not champion."""
+    """Who retired a challenger that is not champion, and what the policy said of it."""
     waits: str | None = None
     """The version that waits for a person's approval."""
 
@@ -195,6 +195,9 @@ def _model(workspace: Workspace, name: str) -> ModelStatus:
         before = history[-2].target if len(history) > 1 else None
     challenger = model_refs.alias_entry(workspace, name, "challenger")
     decided = None if challenger is None else next(decisions.decisions(workspace, name, challenger.target), None)
+    gone = None if challenger is None else model_refs.retirement_of(workspace, name, challenger.target)
+    retired = "" if gone is None else f"retired by {model_refs.retired_by(name, gone)}: {gone.reason}"
+    judged = "" if decided is None else decided.decision.reason
     return ModelStatus(
         model=name,
         # A registration that has a number in several stores is one version.
@@ -204,7 +207,8 @@ def _model(workspace: Workspace, name: str) -> ModelStatus:
         champion_since=None if champion is None else champion.moved_at,
         reason="" if champion is None else champion.reason,
         rolled_back_from=None if before is None else model_refs.version_of(workspace, name, before),
-        challenger_reason="" if decided is None else decided.decision.reason,
+        # A retrain that finds it retired has that among its own reasons.
+        challenger_reason=judged if retired in judged else "; ".join(filter(None, [retired, judged])),
         waits=decisions.awaiting(workspace, name),
     )
 

@@ -115,7 +115,7 @@ def decide_promotion(
     Args:
         measure: time the model, even if it was timed on this kind of machine before. Else a decision that is made again
             does not fall out otherwise because the machine is busy.
-        approved, refused: by a person now; who refused it before is remembered until somebody approves.
+        approved, refused: by a person now; who refused it before is remembered until it is promoted.
     """
     report = workspace.load(evaluation, EvaluationReport)
     model = workspace.load(registration, Registration).model

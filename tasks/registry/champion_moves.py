@@ -53,14 +53,18 @@ def promote(
     decision = decide_promotion(
         workspace, policy, target, evaluation, now, measure=True, approved=f"approved by {by}: {why}"
     )
+    refusal = decision.reason
     if not decision.promote and override:
         decision = decision.model_copy(update={"override": override})
+    elif not decision.promote and decisions.current_refusal(workspace, model, target):
+        # What a person refused is taken back by a promotion, and there is none: it goes on standing beside the checks.
+        decision = decide_promotion(workspace, policy, target, evaluation, now)
     # A refusal and an override are decisions too: both stand in the history.
     kept = decisions.record(workspace, decision, version=version, by=by)
     if not decision.promote and not override:
         model_card.attach(versions, target, version)
         raise PromotionRefused(
-            f"the policy refuses version {version} of {model!r}: {decision.reason}.",
+            f"the policy refuses version {version} of {model!r}: {refusal}.",
             where=workspace.uri,
             advice=f"{decision.remedy} Or say with --override why it shall be so all the same.",
         )

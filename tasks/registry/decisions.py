@@ -70,11 +70,16 @@ def known_latency_ms(workspace: Workspace, model: str, registration: Link, machi
 
 
 def current_refusal(workspace: Workspace, model: str, registration: Link) -> str:
-    """Who refused a version and why, unless somebody approved of it since; empty where nobody refused."""
+    """Who refused a version and why, unless it was promoted since; empty where nobody refused.
+
+    Who asks for a promotion that the policy refuses has taken nothing back.
+    """
     for _, _, decision in decisions(workspace, model, registration):
+        if decision.promote or decision.override:
+            return ""
         for check in decision.checks:
-            if check.name == APPROVAL and check.status != "waiting":
-                return check.detail if check.status == "failed" else ""
+            if check.name == APPROVAL and check.status == "failed":
+                return check.detail
     return ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sqlite3
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import moment
 from headway.tasks.core import identity
 from headway.tasks.registry.file_lock import holding
-from headway.tasks.registry.mlflow_tables import StoredVersion
+from headway.tasks.registry.mlflow_tables import StoredVersion, mlflow_tables
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -80,7 +81,28 @@ def require_own_folder(workspace: Workspace, run: Run) -> None:
     Raises:
         IntegrityError: they lie elsewhere.
     """
-    root, place = f"{artifact_root(workspace)}/", str(run.info.artifact_uri)
+    _require_within(workspace, str(run.info.artifact_uri))
+
+
+def require_own_files(workspace: Workspace, tracking_uri: str, pipeline: str) -> None:
+    """As `require_own_folder`, before there is a run: a workspace that was moved is refused before it trains.
+
+    Raises:
+        IntegrityError: files of the pipeline's runs lie elsewhere.
+    """
+    if tracking_uri != default_tracking_uri(workspace):
+        return
+    with mlflow_tables(database_of(tracking_uri)) as tables:
+        # Who holds the database for longer than that says nothing of where files lie: registering asks again.
+        place = None
+        with contextlib.suppress(sqlite3.Error):
+            place = None if tables is None else tables.files_of(pipeline)
+    if place is not None:
+        _require_within(workspace, place)
+
+
+def _require_within(workspace: Workspace, place: str) -> None:
+    root = f"{artifact_root(workspace)}/"
     # By the root's own text: another spelling of the place is none that we wrote.
     if place.startswith(root):
         with contextlib.suppress(IntegrityError):

@@ -53,6 +53,13 @@ class MlflowTables:
         ).fetchone()
         return None if row is None else str(row[0])
 
+    def files_of(self, experiment: str) -> str | None:
+        """Where the files of its runs lie; None where there is no such experiment."""
+        row = self._database.execute(
+            "select artifact_location from experiments where workspace = ? and name = ?", (WORKSPACE, experiment)
+        ).fetchone()
+        return None if row is None else str(row[0])
+
 
 @contextlib.contextmanager
 def mlflow_tables(database: Path | None) -> Iterator[MlflowTables | None]:

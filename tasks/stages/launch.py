@@ -34,6 +34,7 @@ from headway.tasks.ownership import current_run
 from headway.tasks.ownership.lease_acquisition import ObservedLease
 from headway.tasks.ownership.run_lease import leased_run
 from headway.tasks.registry import model_refs
+from headway.tasks.registry.mlflow_store import require_own_files
 from headway.tasks.registry.track import SeriesShipper
 from headway.tasks.rows.label_unit import number_shape
 from headway.tasks.stages.starting_point import ResolvedStart, record_start, resolve_start
@@ -304,6 +305,9 @@ def watched_training(
     Slow ranks are not: they are shown once for all runs that train at a time, by who trains them.
     """
     workspace, run = context.workspace, settled.run
+    if context.may_register:
+        # What registering would refuse is not to cost a training first.
+        require_own_files(workspace, tracking_uri, context.pipeline)
     with leased_run(context, run.link, spec, seen) as lease:
         run_dir = workspace.local_path(run_folder(run.link))
         make_folder(run_dir)

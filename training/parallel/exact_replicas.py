@@ -138,6 +138,6 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
             raise ConfigError(
                 f"it is {str(value.dtype).removeprefix('torch.')}, and weights are fp32 in every precision.",
                 where=f"model.{name}",
-                advice="Choose headway.training.parallel.precision instead of converting the model.",
+                advice="Choose training.precision instead of converting the model.",
             )
     return trained

@@ -92,7 +92,8 @@ def require_first_step(request: FirstStepRequest, *, search_path: Sequence[str])
             process.wait()
     if process.returncode == -signal.SIGKILL:
         return "one step on made-up rows was killed, most likely for want of memory"
-    if process.returncode:
+    if process.returncode or not message:
+        # Without an answer it ended too early, such as by `os._exit`.
         raise _ended(request, process.returncode, stderr_tail)
     # The last line: libraries may print before it.
     found = FirstStep.model_validate_json(message.splitlines()[-1])
@@ -104,7 +105,7 @@ def require_first_step(request: FirstStepRequest, *, search_path: Sequence[str])
 
 def _ended(request: FirstStepRequest, code: int, stderr_tail: str) -> ConfigError:
     lines = stderr_tail.strip().splitlines()
-    how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+    how = f"by signal {-code}" if code < 0 else f"with exit code {code}{'' if code else ' and without an answer'}"
     return ConfigError(
         f"its first step on made-up rows ended {how}{f'; its last line was: {lines[-1]}' if lines else ''}.",
         where=f"recipe.name {request.training.recipe.name!r}",

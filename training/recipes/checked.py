@@ -118,7 +118,7 @@ class CheckedRecipe:
             yield
         except HeadwayError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if cause_of(error) != "training" or _is_the_devices(error):
                 raise
             text = f"{type(error).__name__}: {' '.join(str(error).split())[:MESSAGE_CHARACTERS]}"
@@ -166,6 +166,6 @@ def _kind(value: object) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 
-def _is_the_devices(error: Exception) -> bool:
+def _is_the_devices(error: BaseException) -> bool:
     words = ("CUDA error", "NCCL", "cuDNN")
     return isinstance(error, torch.AcceleratorError) or any(word in str(error) for word in words)

@@ -28,8 +28,9 @@ def load_recipe(name: str, model: Mapping[str, Any], shape: DataShape) -> Recipe
     where = f"recipe.name {name!r}"
     try:
         recipe_type = getattr(importlib.import_module(path), attribute)
-    except Exception as error:  # a user's module may raise anything
-        raise ConfigError(f"cannot import the recipe ({_message(error, path)}).", where=where, advice=CHOICE) from error
+    except (Exception, SystemExit) as error:  # a user's module may raise anything, and may leave
+        advice = _of_a_missing_module(error, path.partition(".")[0]) or CHOICE
+        raise ConfigError(f"cannot import the recipe ({_message(error, path)}).", where=where, advice=advice) from error
     spec_type, shape_type = (getattr(recipe_type, named, None) for named in ("spec_type", "shape_type"))
     if not (isinstance(spec_type, type) and issubclass(spec_type, Frozen)):
         raise ConfigError("the class is not a recipe: its spec_type is no Frozen model.", where=where, advice=ADVICE)
@@ -51,7 +52,16 @@ def load_recipe(name: str, model: Mapping[str, Any], shape: DataShape) -> Recipe
     return cast(Recipe, CheckedRecipe(lambda: recipe_type(spec, shape), path.partition(".")[0], measures_of(shape)))
 
 
-def _message(error: Exception, module: str) -> str:
+def _of_a_missing_module(error: BaseException, package: str) -> str:
+    """Empty where the recipe's own module is missing, or nothing is."""
+    missing = ((error.name or "") if isinstance(error, ModuleNotFoundError) else "").partition(".")[0]
+    if missing in ("", package):
+        return ""
+    # The package is all that a run takes along: what lies beside it is found in the project's folder alone, if at all.
+    return f"Install {missing}, or put it into the recipe's package and import it from there."
+
+
+def _message(error: BaseException, module: str) -> str:
     """The error and, if the user's module raised it, the line it came from."""
     frames = traceback.extract_tb(error.__traceback__)
     stem = "/".join(module.split("."))

@@ -106,3 +106,27 @@ def test_output_that_has_no_room_is_trouble_of_the_environment() -> None:
         command = [sys.executable, "-m", "headway", "--version"]
         made = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert made.returncode == 8 and made.stderr.startswith("headway: ") and "no space left" in made.stderr.lower()
+
+
+INTERRUPTED_AT = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["headway", "--version"]
+from headway.__main__ import main
+main()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["headway.flows.cli.command_line", "typer", "importlib.metadata"])
+def test_an_interrupt_while_the_command_is_being_imported_is_one_line_and_its_exit_code(name: str) -> None:
+    made = subprocess.run([sys.executable, "-c", INTERRUPTED_AT.format(name=name)], capture_output=True, text=True)
+    assert (made.returncode, made.stdout) == (130, "")
+    assert made.stderr == "headway: interrupted.\n"

@@ -70,6 +70,7 @@ def test_who_holds_what_is_held_already_is_told_by_whom_since_when_and_why_and_b
     first = current_hold(Workspace(request_of.workspace), "tiny")
     code, message = headway("hold", "tiny.yaml", "--why", "the disk is full")
     assert code == 0 and f"already, by {first.by} since {first.since}: its labels [are] wrong" in message
+    assert "\\n" not in message and len(message.splitlines()) == 3, "a line feed is not spelled out"
     told = [entry.reason for entry in refs.history(Workspace(request_of.workspace), ref_of("tiny"))]
     assert sorted(told) == ["its labels [are] wrong", "the disk is full"]
     assert headway("release", "tiny.yaml", "--why", "both are mended")[0] == 0

@@ -8,6 +8,7 @@ from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import EvaluationReport, Link
 from headway.data_contracts.store.errors import ConfigError, PromotionRefused
 from headway.flows.show.champion_history import read_history
+from headway.flows.show.status import read_status
 from headway.tasks.registry import champion, champion_moves, decisions, mlflow_store, model_refs, retirement
 from headway.tasks.registry.model_card import card_path
 from headway.tasks.registry.model_versions import ModelVersions
@@ -106,3 +107,32 @@ def test_a_version_that_was_retired_waits_for_nobody(versions, register) -> None
     assert decisions.awaiting(workspace, MODEL) == "1", "the one before still does"
     retirement.retire(versions, one, why="a leak", by="ada@desk")
     assert decisions.awaiting(workspace, MODEL) is None
+
+
+def test_a_promotion_that_the_policy_refuses_does_not_undo_what_a_person_refused(versions, register) -> None:
+    workspace = versions.context.workspace
+    pair = register(1, better=False)
+    champion.settle(versions, *pair)
+    champion_moves.refuse(versions, pair[0], why="it was fitted on a holiday", by="bob@desk", policy=DEFAULT)
+    with pytest.raises(PromotionRefused, match="does not beat the bigram") as refused:
+        promote(versions, pair[0])
+    assert "holiday" not in str(refused.value), "that would not have stood in the way"
+    said = "refused by bob@desk: it was fitted on a holiday"
+    assert decisions.current_refusal(workspace, MODEL, pair[0]) == said
+    assert lines(workspace)[-1] == ("refused", None, "1")
+    assert read_status(workspace.uri).models[0].challenger_reason.endswith(said)
+
+    promote(versions, pair[0], override="it is needed today")
+    assert champion_of(workspace).target == pair[0]
+    assert not decisions.current_refusal(workspace, MODEL, pair[0]), "who promotes it takes the refusal back"
+
+
+def test_a_version_that_was_retired_is_said_to_be_by_status_at_once(versions, register) -> None:
+    workspace = versions.context.workspace
+    pair = register(1, better=False)
+    champion.settle(versions, *pair)
+    retirement.retire(versions, pair[0], why="a leak", by="ada@desk")
+    said = read_status(workspace.uri).models[0].challenger_reason
+    assert said.startswith("retired by ada@desk: a leak; ") and "does not beat the bigram" in said
+    champion.settle(versions, *pair)
+    assert read_status(workspace.uri).models[0].challenger_reason.count("retired by ada@desk") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -16,13 +17,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headway.data_contracts.store import refs
-from headway.data_contracts.store.documents import Link
+from headway.data_contracts.store.documents import Link, RunSpec, StoredFile
 from headway.data_contracts.store.errors import EnvironmentProblem, IntegrityError, RegistryError
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.context import RunContext
 from headway.tasks.registry import mlflow_store, model_refs
 from headway.tasks.registry.file_lock import holding
 from headway.tasks.registry.model_versions import REGISTRATION_TAG, ModelVersions, lineage, model_versions
+from headway.tasks.stages.launch import watched_training
+from headway.tasks.stages.starting_point import ResolvedStart
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.launch.base.gang import LaunchSpec
+from tests.tasks.conftest import link
 from tests.waiting import DEADLINE_S, wait_until
 from tests.warm_programs import Program
 
@@ -305,3 +311,35 @@ def test_an_altered_database_sends_a_models_files_and_credentials_nowhere(
         ModelVersions(context, lambda: client, MODEL, "").ensure(registration)
     assert (sent, list(elsewhere.iterdir()), registered(client)) == ([], [], {})
     assert "mlflow.db aside" in refused.value.advice
+
+
+def test_a_workspace_that_was_moved_is_refused_before_it_trains_and_one_that_was_not_is_not(
+    context: RunContext, workspace: Workspace, tmp_path: Path
+) -> None:
+    def required(of: Workspace) -> None:
+        mlflow_store.require_own_files(of, mlflow_store.default_tracking_uri(of), context.pipeline)
+
+    required(workspace)  # no experiment yet
+    root = f"{mlflow_store.artifact_root(workspace)}/{context.pipeline}"
+    client_of(workspace).create_experiment(context.pipeline, artifact_location=root)
+    required(workspace)
+    shutil.copytree(workspace.local_root, tmp_path / "moved")
+    moved = Workspace(str(tmp_path / "moved"))
+    with pytest.raises(IntegrityError, match="outside of the workspace") as refused:
+        required(moved)
+    assert "was moved" in refused.value.advice and refused.value.where == root
+    mlflow_store.require_own_files(moved, "http://127.0.0.1:9", context.pipeline)  # a server has files of its own
+    # So does the stage that would train, before it makes a folder of the run; without a registration it may.
+    none, code = link("none", "0"), StoredFile(path="code/0.zip", sha256="0" * 64, size_bytes=1)
+    run = RunSpec(
+        pipeline=context.pipeline, config={}, manifest=none, receipt=none, fitted=none, code=code, environment=code
+    )
+    settled = ResolvedStart(run, "")
+    there = dataclasses.replace(context, workspace=moved)
+    uri = mlflow_store.default_tracking_uri(moved)
+    with (
+        pytest.raises(IntegrityError, match="outside of the workspace"),
+        watched_training(there, TrainingSpec(), LaunchSpec(), settled, uri, ""),
+    ):
+        pass
+    assert not moved.local_path("runs").exists()

@@ -102,6 +102,7 @@ def test_a_good_recipe_takes_its_first_step(tried: Tried) -> None:
         ("return torch.zeros(2, self.shape.num_numeric)", "return torch.zeros(2, 7)", "with example_input", 39),
         ("return Net(", "return 1 / 0 or Net(", "ZeroDivisionError", 26),
         ("import nn\n", "import nm\n", "cannot import the recipe", None),
+        ("import nn\n", "import nn\nraise SystemExit('no licence')\n", "cannot import the recipe", None),
         ("return self.head(", "print(numeric.sum().item() > 0 and 1 or 2); return self.head(", "torch.export", 9),
         ("torch.relu(self.body(numeric))", "torch.rand_like(self.body(numeric))", "rand_like", None),
     ],
@@ -111,6 +112,18 @@ def test_what_is_wrong_is_told_with_its_line(tried: Tried, old: str, new: str, w
     assert found.refused and what in found.what, found
     if line is not None:
         assert f".py:{line} " in f"{found.where} ", found
+
+
+def test_a_model_that_was_converted_is_told_the_key_of_the_pipeline_file(tried: Tried) -> None:
+    found = tried("self.head = nn.Linear(4, classes)", "self.head = nn.Linear(4, classes).half()")
+    assert "float16" in found.what and "Choose training.precision instead" in found.advice
+
+
+def test_a_module_that_lies_outside_the_package_is_told_where_it_would_be_found(tried: Tried) -> None:
+    found = tried("import torch\n", "import torch\nfrom my_helpers import thing\n")
+    assert "No module named 'my_helpers'" in found.what
+    assert "Install my_helpers, or put it into the recipe's package" in found.advice
+    assert "gradient-boosting" not in found.advice, "the recipe's own name is right"
 
 
 def test_groups_that_match_nothing_are_told_too(tried: Tried) -> None:
@@ -141,6 +154,8 @@ def test_a_device_that_is_not_here_refuses_nothing(tried: Tried) -> None:
     [
         ("import os; os.kill(os.getpid(), 11)", "signal 11"),
         ("print('{}'); raise TypeError('so')", r"recipe_\w+\.py:\d+ .*TypeError: so"),
+        ("import sys; sys.exit(0)", r"recipe_\w+\.py:\d+ .*SystemExit: 0"),
+        ("import os; os._exit(0)", "ended with exit code 0 and without an answer"),
     ],
 )
 def test_a_recipe_may_end_its_process_and_say_what_it_likes(
