@@ -108,12 +108,13 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[subprocess.Popen[str]]:
     """An S3 server, a real process on loopback, which says its port first."""
-    server = subprocess.Popen(
+    from tests.warm_programs import Program
+
+    server = Program(
         [sys.executable, str(Path(__file__).with_name("s3_server.py"))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        text=True,
     )
     try:
         yield server

@@ -28,6 +28,7 @@ import pytest
 from _pytest.pathlib import import_path, module_name_from_path
 
 from tests import warm_programs
+from tests.new_mlflow_tables import copy_tables_of
 from tests.program_ends import end_with
 
 STREAMS = 3
@@ -118,6 +119,8 @@ def _import_late() -> None:
     for name in LATE:
         with contextlib.suppress(ImportError):  # for whoever needs it to report
             importlib.import_module(name)
+    with contextlib.suppress(ImportError):
+        copy_tables_of(Path(os.environ["HEADWAY_TESTS_SHARED"]) / "new-mlflow.db")
     os.environ.clear()
     os.environ.update(before)
 

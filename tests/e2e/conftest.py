@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,26 +73,51 @@ def shared_server(prefect_here: None) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def retrain_here(prefect_here: None) -> Callable[..., tuple[Any, list[Event]]]:
-    """The real flow in this process, against a Prefect server that is started once: its summary and its events.
+def retrain_here(request: pytest.FixtureRequest) -> Callable[..., tuple[Any, list[Event]]]:
+    """The real retrain in this process, as the command runs it: its summary and its events.
 
-    Its ranks are forks; what is about guards and agents uses the command, or says `guarded`.
+    Without Prefect, which costs a third of a small retrain, unless the pipeline needs it. Ranks are forks; what is
+    about guards and agents uses the command, or says `guarded`.
     """
-    from headway.flows.config.request import RetrainRequest
-    from headway.flows.retrain_flow import retrain
-    from headway.flows.run.session import watchers
+    from headway.flows.console.environment import prepare
 
-    def run(project: Project, *, guarded: bool = False, **options: Any) -> tuple[Any, list[Event]]:
-        events: list[Event] = []
-        token = watchers.set((events.append,))
-        request = RetrainRequest(pipeline=str(project.pipeline), workspace=str(project.workspace), **options)
-        try:
-            with contextlib.nullcontext() if guarded else forked_gangs():
-                return retrain(request), events
-        finally:
-            watchers.reset(token)
+    prepare()
+    from headway.flows import retrain
+    from headway.flows.config.request import RetrainRequest
+    from headway.flows.windows.admission import enter
+
+    def run(project: Project, **options: Any) -> tuple[Any, list[Event]]:
+        wanted = RetrainRequest(pipeline=str(project.pipeline), workspace=str(project.workspace))
+        if retrain.needs_prefect(wanted):
+            in_prefect: Callable[..., tuple[Any, list[Event]]] = request.getfixturevalue("retrain_in_prefect")
+            return in_prefect(project, **options)
+        return _watched(lambda asked: retrain.retrain_here(enter(asked)), project, **options)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def retrain_in_prefect(prefect_here: None) -> Callable[..., tuple[Any, list[Event]]]:
+    """As `retrain_here`, as a flow against a Prefect server that is started once."""
+    from headway.flows.retrain_flow import retrain
+
+    return partial(_watched, retrain)
+
+
+def _watched(
+    retrain: Callable[..., Any], project: Project, *, guarded: bool = False, **options: Any
+) -> tuple[Any, list[Event]]:
+    from headway.flows.config.request import RetrainRequest
+    from headway.flows.run.session import watchers
+
+    events: list[Event] = []
+    token = watchers.set((events.append,))
+    try:
+        with contextlib.nullcontext() if guarded else forked_gangs():
+            made = retrain(RetrainRequest(pipeline=str(project.pipeline), workspace=str(project.workspace), **options))
+            return made, events
+    finally:
+        watchers.reset(token)
 
 
 @pytest.fixture

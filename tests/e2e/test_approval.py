@@ -20,7 +20,7 @@ def newest_state_name(project: Project) -> str:
     return state.name
 
 
-def test_a_retrain_ends_awaiting_approval_and_the_form_of_a_deployment_gives_it(project, retrain_here) -> None:
+def test_a_retrain_ends_awaiting_approval_and_the_form_of_a_deployment_gives_it(project, retrain_in_prefect) -> None:
     from headway.flows.champion_flow import MoveRequest, move_champion
     from headway.flows.show.status import read_status
     from headway.flows.show.verify import verify_model
@@ -28,7 +28,7 @@ def test_a_retrain_ends_awaiting_approval_and_the_form_of_a_deployment_gives_it(
     project.forget_the_registry()
     asking = "promotion: {approval: required}\nregistry: {model: tiny}"
     project.edit("tiny.yaml", "registry: {model: tiny}", asking)
-    summary, events = retrain_here(project)
+    summary, events = retrain_in_prefect(project)
     assert (summary.waits, summary.is_champion, summary.champion_version) == (True, False, None)
     assert "launch" in summary.stages_found, "nothing was trained for this"
     assert newest_state_name(project) == "AwaitingApproval"
@@ -38,12 +38,12 @@ def test_a_retrain_ends_awaiting_approval_and_the_form_of_a_deployment_gives_it(
 
     request: dict[str, Any] = {"model": "tiny", "version": "1", "workspace": str(project.workspace)}
     move_champion(MoveRequest(move="refuse", why="not on a Friday", **request))
-    summary, _ = retrain_here(project)
+    summary, _ = retrain_in_prefect(project)
     assert (summary.waits, summary.is_champion) == (False, False) and "not on a Friday" in summary.reason
     assert newest_state_name(project) == "Completed"
 
     moved = move_champion(MoveRequest(move="promote", why="it is Monday", **request))
     assert moved.to_version == "1" and "approved by" in str(moved.checks)
-    summary, _ = retrain_here(project)
+    summary, _ = retrain_in_prefect(project)
     assert summary.is_champion and not summary.waits and "it is Monday" in summary.reason
     assert verify_model("models:/tiny@champion", str(project.workspace), as_json=True) == 0

@@ -247,10 +247,7 @@ def test_an_unreadable_source_file(project, retrain_here) -> None:
     assert content(project.workspace) == before
 
 
-def test_data_that_break_their_contract_train_nothing_and_leave_a_receipt_and_a_report(
-    project, shared_server, retrain_here
-) -> None:
-    project.settings |= shared_server
+def test_data_that_break_their_contract_train_nothing_and_leave_a_receipt_and_a_report(project, retrain_here) -> None:
     before = content(project.workspace)
     (project.root / "texts" / "part0" / "wide.txt").write_text("x" * 501 + "\n")
     done = project.retrain()

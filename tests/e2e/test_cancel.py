@@ -189,10 +189,9 @@ def test_what_a_signal_made_of_a_command_is_told_in_one_line(
 
 
 def test_a_run_can_be_watched_is_nobody_elses_and_can_be_stopped_and_continued(
-    project, shared_server, finished, here, train_here, wait_until, monkeypatch: pytest.MonkeyPatch
+    project, finished, here, train_here, wait_until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.forget_the_model()
-    project.settings |= shared_server
     in_mid_training = project.start("retrain", "tiny.yaml")
     hold_in_mid_training(project, in_mid_training, wait_until)
     run = project.run_dir().name

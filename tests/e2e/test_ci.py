@@ -101,9 +101,7 @@ def test_ctrl_c_in_a_smoke_retrain_leaves_no_process_and_no_folder(new_project, 
     wait_until(lambda: project.everybody() == [])
 
 
-def test_a_worse_model_blocks_the_merge_and_the_champion_stays(project, shared_server) -> None:
-    project.settings |= shared_server
-
+def test_a_worse_model_blocks_the_merge_and_the_champion_stays(project) -> None:
     def registry() -> list[tuple[str, bytes]]:
         return [(str(path), path.read_bytes()) for path in project.files("refs/models/**/*")]
 

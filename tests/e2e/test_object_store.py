@@ -62,7 +62,7 @@ def flip_one_bit(fs: S3FileSystem, key: str, draw: random.Random) -> bytes:
 # Each look takes seconds. `tests/tasks/prove/test_verify_mutations.py` flips a bit in every file of a folder.
 @pytest.mark.parametrize("kinds", [SOME_KINDS, pytest.param(KINDS, marks=pytest.mark.soak)], ids=["some", "every kind"])
 def test_a_bucket_holds_everything_and_any_flipped_bit_in_it_is_found(
-    new_project, shared_server, bucket: str, retrain_here, capsys, kinds: tuple[str, ...]
+    new_project, bucket: str, retrain_here, capsys, kinds: tuple[str, ...]
 ) -> None:
     uri = f"s3://{bucket}/team"
     case = SimpleNamespace(pipeline=new_project.pipeline, workspace=uri)
@@ -75,7 +75,6 @@ def test_a_bucket_holds_everything_and_any_flipped_bit_in_it_is_found(
     shutil.rmtree(workspace.local_root)
     let_go_of_databases()
     # Another process, as on another machine: this one remembers MLflow's database.
-    new_project.settings |= shared_server
     done = new_project.retrain("--workspace", uri, "--json")
     assert done.returncode == 0, done.stderr
     second = json.loads(done.stdout.splitlines()[-1])
@@ -117,9 +116,8 @@ def test_a_bucket_holds_everything_and_any_flipped_bit_in_it_is_found(
 
 
 def test_another_machine_goes_on_from_the_newest_published_checkpoint_once_the_first_is_gone(
-    new_project, shared_server, bucket: str, train_here, wait_until, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    new_project, bucket: str, train_here, wait_until, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new_project.settings |= shared_server
     new_project.edit("tiny.yaml", "max_steps: 120", "max_steps: 240")
     new_project.edit("tiny.yaml", "launch: {", "launch: {owner_lease_s: 4, ")
     uri = f"s3://{bucket}/team"

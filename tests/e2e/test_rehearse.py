@@ -85,9 +85,8 @@ def test_what_would_fail_is_named_and_nothing_is_left(new_project, rehearse_here
     assert list(project.workspace.iterdir()) == []
 
 
-def test_a_secret_that_ranks_lack_is_named_before_one_is_started(new_project, shared_server) -> None:
+def test_a_secret_that_ranks_lack_is_named_before_one_is_started(new_project) -> None:
     project = new_project
-    project.settings |= shared_server
     lacks = "launch: {nodes: 1, ranks_per_node: 2, preflight: {environment: [A_TOKEN, B_TOKEN]}}"
     project.edit("tiny.yaml", "launch: {nodes: 1, ranks_per_node: 2}", lacks)
     done = project.headway("rehearse", "tiny.yaml", "--json", "--keep")

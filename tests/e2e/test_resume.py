@@ -16,10 +16,9 @@ from tests.e2e.project import MAX_STEPS
 
 
 def test_a_run_goes_on_from_the_step_a_person_names_on_its_own_data_to_the_same_bits(
-    project, shared_server, finished, here, train_here
+    project, finished, here, train_here
 ) -> None:
     project.forget_the_model()
-    project.settings |= shared_server
     with pytest.raises(RunStopped):
         train_here(project, stop_at_step=47)
     run = project.run_dir().name
@@ -59,10 +58,9 @@ def test_a_run_goes_on_from_the_step_a_person_names_on_its_own_data_to_the_same_
 
 @pytest.mark.soak  # that it is given test_cancel.py proves, and the test above that it goes on
 def test_the_command_that_the_status_gives_for_a_run_goes_on_with_it_after_its_data_changed(
-    project, shared_server, finished, here, train_here
+    project, finished, here, train_here
 ) -> None:
     project.forget_the_model()
-    project.settings |= shared_server
     with pytest.raises(RunStopped):
         train_here(project, stop_at_step=47)
     run = project.run_dir().name

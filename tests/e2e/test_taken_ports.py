@@ -20,7 +20,7 @@ def test_who_takes_every_port_that_command_lines_show_keeps_no_retrain_from_its_
     assert len(new_project.attempts()) == 1
 
 
-@pytest.mark.parametrize("health", [b"true", b"{}"])
+@pytest.mark.parametrize("health", [pytest.param(b"true", marks=pytest.mark.soak), b"{}"])
 def test_what_answers_as_prefect_would_and_is_not_is_refused_in_one_line(new_project, health: bytes) -> None:
     class Pretender(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

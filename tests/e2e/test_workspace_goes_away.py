@@ -24,8 +24,7 @@ mount --move "$0.beside" "$0"
 
 
 @pytest.fixture
-def training(new_project: Project, shared_server: dict[str, str]) -> Project:
-    new_project.settings |= shared_server
+def training(new_project: Project) -> Project:
     new_project.edit("tiny.yaml", "max_steps: 120", "max_steps: 100000")
     return new_project
 

@@ -35,6 +35,8 @@ COMMANDS = {
 FAILURES = {errno.EIO: "Input/output error", errno.ESTALE: "Stale file handle", errno.ENOTCONN: "not connected"}
 PARTS = [(command, part) for command in ("status", "logs", "clean") for part in ("refs", f"runs/{RUN}")]
 PARTS += [("retrain", "refs"), ("retrain", "ledger"), ("retrain", "documents")]
+SOME_PARTS = (("status", "refs"), ("clean", f"runs/{RUN}"), ("retrain", "ledger"), ("retrain", "documents"))
+"""Each part once; the others are for `make soak`."""
 
 
 def failing_otherwise(command: str, number: int) -> Any:
@@ -72,7 +74,7 @@ def forks(failing_storage: Path) -> Iterator[subprocess.Popen[str]]:
     [
         *((command, "", errno.EIO) for command in COMMANDS),
         *(failing_otherwise(command, number) for command in COMMANDS for number in FAILURES if number != errno.EIO),
-        *((*part, errno.EIO) for part in PARTS),
+        *(pytest.param(*part, errno.EIO, marks=() if part in SOME_PARTS else pytest.mark.soak) for part in PARTS),
     ],
 )
 def test_a_command_over_storage_that_fails_ends_in_a_line_that_names_it(

@@ -25,6 +25,7 @@ from headway.training.launch.base.ports import free_port
 from headway.training.launch.base.process_tree import die_with_parent, processes_with, sweep
 from tests.prefect_tables import new_prefect_home
 from tests.waiting import wait_until
+from tests.warm_programs import Program, run_program
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PREFECT = str(Path(sys.executable).with_name("prefect"))
@@ -91,14 +92,10 @@ class Service:
             yield
 
     def prefect(self, *arguments: str, cwd: Path, within_s: float = 300) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            (PREFECT, "--no-prompt", *arguments),
-            cwd=cwd,
-            # A shell keeps PWD; so must we.
-            env=self.environment | {"PWD": str(cwd)},
-            capture_output=True,
-            text=True,
-            timeout=within_s,
+        # A shell keeps PWD; so must we.
+        environment = self.environment | {"PWD": str(cwd)}
+        return run_program(
+            [sys.executable, PREFECT, "--no-prompt", *arguments], cwd=cwd, env=environment, timeout=within_s
         )
 
     def api(self, path: str, body: dict[str, Any] | None = None, *, method: str | None = None) -> Any:
@@ -128,10 +125,12 @@ class Service:
         with urllib.request.urlopen(request, timeout=300) as answer:
             return {"Prefect-Csrf-Token": json.load(answer)["token"], "Prefect-Csrf-Client": client}
 
-    def start(self, *arguments: str, cwd: Path, log: Path) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, cwd: Path, log: Path, is_fresh: bool = True) -> subprocess.Popen[Any]:
+        """Unless `is_fresh`, it is a fork that imports nothing, and so are the flow runs that a worker starts."""
+        start = subprocess.Popen if is_fresh else Program
         with log.open("wb") as stream:
-            return subprocess.Popen(
-                (PREFECT, *arguments),
+            return start(
+                [sys.executable, PREFECT, *arguments],
                 cwd=cwd,
                 env=self.environment,
                 stdout=stream,
@@ -213,11 +212,12 @@ def new_service(folder: Path, **given: str) -> Service:
     return Service(url, password, environment, token, folder)
 
 
-def serve(service: Service) -> subprocess.Popen[bytes]:
+def serve(service: Service, *, is_fresh: bool = True) -> subprocess.Popen[bytes]:
     """Its server, when it answers; where it was before."""
     port = str(urllib.parse.urlsplit(service.url).port)
     command = ("server", "start", "--host", "127.0.0.1", "--port", port)
-    server = service.start(*command, cwd=service.folder, log=service.folder / f"server-{uuid.uuid4().hex[:4]}.log")
+    log = service.folder / f"server-{uuid.uuid4().hex[:4]}.log"
+    server = service.start(*command, cwd=service.folder, log=log, is_fresh=is_fresh)
     wait_until(lambda: _answers(f"{service.url}/health", server), 300, "the Prefect server")
     return server
 
@@ -227,7 +227,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     made = new_service(tmp_path_factory.mktemp("prefect"))
     new_prefect_home(made.folder / "home")
     try:
-        server = serve(made)
+        server = serve(made, is_fresh=False)
         assert made.prefect("work-pool", "create", "headway", "--type", "process", cwd=made.folder).returncode == 0
         yield made
         end(server)
@@ -277,12 +277,12 @@ def deploy_shipped(service: Service) -> Service:
 
 
 @contextlib.contextmanager
-def working(service: Service) -> Iterator[subprocess.Popen[bytes]]:
+def working(service: Service, *, is_fresh: bool = True) -> Iterator[subprocess.Popen[bytes]]:
     """A process worker that stands in an unrelated folder."""
     cwd = service.folder / f"worker-{uuid.uuid4().hex[:8]}"
     cwd.mkdir()
     options = ("--pool", "headway", "--work-queue", QUEUE, "--name", cwd.name)
-    process = service.start("worker", "start", *options, cwd=cwd, log=cwd / "log")
+    process = service.start("worker", "start", *options, cwd=cwd, log=cwd / "log", is_fresh=is_fresh)
     try:
         yield process
     finally:
@@ -291,7 +291,7 @@ def working(service: Service) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture(scope="module")
 def worker(deployed: Service) -> Iterator[subprocess.Popen[bytes]]:
-    with working(deployed) as process:
+    with working(deployed, is_fresh=False) as process:
         yield process
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from headway.flows.console.console import plain_console
 from headway.flows.deploy import automations, deploying
 from headway.flows.deploy.deploying import DeployReport, deploy
 from tests.waiting import wait_until
+from tests.warm_programs import run_program
 
 MARK = "headway:shop:production"
 PROFILES = """
@@ -255,7 +255,7 @@ def test_who_is_on_call_hears_of_failures_missed_windows_and_new_champions(shop:
 
     # In a process of its own: what sends events in this one may have begun to send them to another server.
     environment = shop.service.environment | {"PREFECT_API_URL": shop.service.url}
-    subprocess.run([sys.executable, "-c", MOVES], env=environment, check=True, cwd=shop.folder)
+    run_program([sys.executable, "-c", MOVES], env=environment, check=True, cwd=shop.folder)
     told = [(f"shop production: {what}: ", f"is {state['name']}: {state['message']}") for what, state in ends.items()]
     told.append(("shop production: new champions", "tiny version 7: better by 0.1"))
     for subject, body in told:
@@ -273,7 +273,7 @@ def test_trying_out_alerts_tells_whom_the_profile_names_and_says_where_nobody_ta
             "PREFECT_API_URL": shop.service.url,
             "HEADWAY_PROJECT": str(shop.folder),
         }
-        done = subprocess.run(command, env=environment, cwd=shop.folder, capture_output=True, text=True)
+        done = run_program(command, env=environment, cwd=shop.folder)
         return done.returncode, done.stdout + done.stderr
 
     code, said = try_alerts()

@@ -16,6 +16,8 @@ from headway.data_contracts.store.publication import Workspace
 from headway.flows.deploy.deploying import deploy
 from headway.tasks.registry.model_refs import versions
 
+from .conftest import working
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 GONE_WITHIN_S = 30.0
 PATIENT_S = 600.0
@@ -66,9 +68,10 @@ def run_to_its_end(deployed: Any, project: Path, deployment: str, request: dict[
 
 
 @pytest.fixture(scope="module")
-def completed(deployed: Any, smaller: Path, worker: subprocess.Popen[bytes]) -> str:
-    """A run of a shipped retrain, of the pipeline that costs least."""
-    return run_to_its_end(deployed, smaller, f"retrain/{SHIPPED}", {"pipeline": SHIPPED})
+def completed(deployed: Any, smaller: Path) -> str:
+    """A run of a shipped retrain, of the pipeline that costs least; worker and run are fresh processes."""
+    with working(deployed):
+        return run_to_its_end(deployed, smaller, f"retrain/{SHIPPED}", {"pipeline": SHIPPED})
 
 
 def test_deploying_again_changes_nothing_and_leaves_headway_deploy_no_more_than_what_forms_offer(deployed: Any) -> None:
@@ -164,7 +167,7 @@ def test_every_other_shipped_pipeline_runs_from_its_deployment_and_ends_register
 
 
 def test_the_shipped_housekeeping_says_what_could_go_and_takes_nothing(
-    deployed: Any, smaller: Path, completed: str
+    deployed: Any, smaller: Path, completed: str, worker: subprocess.Popen[bytes]
 ) -> None:
     workspace = deployed.folder / "workspace"
     old = workspace / "shards" / "none" / "shard.parquet"

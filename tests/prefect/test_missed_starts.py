@@ -81,7 +81,7 @@ def late(starts: Starts) -> Iterator[Late]:
     runs = [starts.due(OPENS - days * DAY, QUEUE) for days in (3, 2, 1)]
     workspace = starts.service.folder / "workspace"
     before = steps_in(workspace)
-    with working(starts.service) as worker:
+    with working(starts.service, is_fresh=False) as worker:
         wait_until(lambda: steps_in(workspace) > before, 600, "the first steps", every_s=POLL_EVERY_S)
         (ran,) = (run for run in runs if starts.service.state(run)["type"] == "RUNNING")
         yield Late(worker, starts.names(runs), ran)

@@ -27,6 +27,7 @@ from tests.listening import listening
 from tests.prefect_tables import new_prefect_home
 from tests.stranger import stranger
 from tests.waiting import DEADLINE_S, wait_until
+from tests.warm_programs import Program
 
 HEADWAY = str(Path(sys.executable).with_name("headway"))
 TOKEN = "UI_TEST_TOKEN"
@@ -54,13 +55,12 @@ def start(folder: Path, ports: tuple[int, int], token: str) -> subprocess.Popen[
         "--mlflow-port",
         str(ports[1]),
     )
-    return subprocess.Popen(
-        (HEADWAY, "ui", *options),
+    return Program(
+        [sys.executable, HEADWAY, "ui", *options],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         start_new_session=True,
         preexec_fn=die_with_parent,
     )

@@ -113,8 +113,14 @@ def test_another_machine_gets_the_newest_with_every_byte_and_the_result(workspac
     assert [event["step"] for event in events(spool, "checkpoints.fetch")] == [None, 10]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("harm", ["flip", "lose"])
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [
+        *((name, "flip") for name in NAMES),
+        ("tensors.safetensors", "lose"),
+        *(pytest.param(name, "lose", marks=pytest.mark.soak) for name in NAMES if name != "tensors.safetensors"),
+    ],
+)
 def test_a_damaged_checkpoint_is_passed_over_for_an_older_good_one(workspace, spool, name: str, harm: str) -> None:
     for step in (10, 20):
         with carrier(workspace, spool):

@@ -33,7 +33,15 @@ def retired(workspace: Workspace, made: Made, evaluation: Link) -> tuple[Link, L
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("shares_data", [True, False])
+@pytest.mark.parametrize(
+    ("anywhere", "shares_data"),
+    [
+        *(("folder", shares_data) for shares_data in (True, False)),
+        pytest.param("bucket", True, marks=pytest.mark.process),
+        pytest.param("bucket", False, marks=pytest.mark.soak),
+    ],
+    indirect=["anywhere"],
+)
 def test_what_a_retired_version_alone_stands_on_goes_and_its_history_stays(anywhere: Workspace, shares_data) -> None:
     maker = Maker(anywhere)
     first = maker.data(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -106,9 +107,16 @@ LARGE = ("LSTM", "GRU", "conv net", "multi-head", "transformer")
 """Torch takes about a second of the processor to export each."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.process) if name in LARGE else name for name in MODELS]
-)
+AT_LENGTH = ("GRU", "multi-head")
+"""For `make soak`: the LSTM and the transformer go the same way."""
+
+
+def _marked(name: str) -> Any:
+    marks = pytest.mark.soak if name in AT_LENGTH else pytest.mark.process if name in LARGE else ()
+    return pytest.param(name, marks=marks)
+
+
+@pytest.mark.parametrize("name", map(_marked, MODELS))
 def test_what_models_are_made_of_passes_and_is_the_model(name: str, tmp_path: Path) -> None:
     model, example = MODELS[name]
     write_graph(model.eval(), example, tmp_path)

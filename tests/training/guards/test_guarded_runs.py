@@ -180,8 +180,13 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize(
     ("guards", "at_event"),
-    [(SKIP, name) for name in ("guard", "step.excluded", "step", "checkpoint.begin")]
-    + [(ROLL_BACK, name) for name in ("guard", "restore.begin", "restore", "step", "checkpoint.begin")],
+    [(SKIP, name) for name in ("guard", "checkpoint.begin")]
+    + [(ROLL_BACK, name) for name in ("restore.begin", "checkpoint.begin")]
+    + [  # between these
+        pytest.param(guards, name, marks=pytest.mark.soak)
+        for guards, names in ((SKIP, ("step.excluded", "step")), (ROLL_BACK, ("guard", "restore", "step")))
+        for name in names
+    ],
 )
 def test_killed_after_the_alarm_it_decides_the_same_again(
     project, marks, training, train, whole, monkeypatch, tmp_path, guards, at_event

@@ -152,7 +152,9 @@ def test_bytes_do_not_depend_on_threads_listing_order_or_hash_seed(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("fatal", "count"), [(".parquet", 3), ("group.json", 1), ("group.json", 4)])
+@pytest.mark.parametrize(
+    ("fatal", "count"), [(".parquet", 3), ("group.json", 1), pytest.param("group.json", 4, marks=pytest.mark.soak)]
+)
 def test_a_killed_writer_vouches_for_nothing_unfinished_and_the_next_run_completes(
     source: Path, tmp_path: Path, spec: ShardSpec, fatal: str, count: int
 ) -> None:

@@ -91,8 +91,14 @@ def test_at_most_one_healthy_run_of_a_hundred_has_a_rank_called_slow(name: str) 
     assert len([alarm for alarm in alarms if alarm is not None]) <= NUM_TRIALS / 100
 
 
-@pytest.mark.parametrize("name", ["two_ranks", "four_ranks", "four_shards"])
-@pytest.mark.parametrize(("share", "within"), [(0.15, 2 * LONG), (0.4, LONG), (1.0, 2 * SHORT)])
+@pytest.mark.parametrize(
+    ("name", "share", "within"),
+    [  # each trace and each share with its bound; the other pairs are for `make soak`
+        pytest.param(name, share, within, marks=() if number == other else pytest.mark.soak)
+        for number, name in enumerate(["two_ranks", "four_ranks", "four_shards"])
+        for other, (share, within) in enumerate([(0.15, 2 * LONG), (0.4, LONG), (1.0, 2 * SHORT)])
+    ],
+)
 def test_a_slow_rank_and_the_part_it_is_slow_in_are_named_in_99_of_100_runs(
     name: str, share: float, within: int
 ) -> None:
