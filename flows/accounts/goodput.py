@@ -30,6 +30,7 @@ State = Literal[
     "productive",
     "data_wait",
     "sync",
+    "validation",
     "checkpoint_stall",
     "redone",
     "excluded",
@@ -53,6 +54,7 @@ MEANING: Mapping[State, str] = {
     "productive": "forward, backward and update of steps that count",
     "data_wait": "steps that count, waiting for their batch",
     "sync": "steps that count, adding up gradients with other ranks and waiting for them",
+    "validation": "training held up by looking at the validation split",
     "checkpoint_stall": "training waiting for a checkpoint's copy",
     "redone": "steps that had been made before",
     "excluded": "batches that a guard left out",
@@ -88,7 +90,8 @@ _OF_EVENTS: Mapping[str, State] = {
     **{"attempt.gather": "start", "attempt.muster": "start", "attempt.preflight": "start", "attempt.start": "start"},
     **{"attempt.ending": "teardown", "attempt.backoff": "backoff", "checkpoints.fetch": "restore"},
     **{"rank.imports": "start", "run.open": "start", "data.open": "start"},
-    **{"rendezvous": "rendezvous", "restore": "restore", "checkpoint": "checkpoint_stall"},
+    **{"rendezvous": "rendezvous", "restore": "restore", "restore.best": "restore", "checkpoint": "checkpoint_stall"},
+    "validation": "validation",
     **{"wind_down": "teardown", "result": "teardown", "result.check": "start", "teardown": "teardown"},
 }
 """Spans of flows, jobs and rank 0. What is not among them belongs to what it lies in."""

@@ -26,9 +26,9 @@ from headway.tasks.registry.promotion_spec import PromotionSpec
 from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.register import RegistrySpec
 from headway.training.config.encoder_specs import CustomEncoderSpec, TabularEncoderSpec
-from headway.training.config.shards import ShardSpec
+from headway.training.config.shards import VALIDATION, ShardSpec
 from headway.training.config.training_spec import TrainingSpec
-from headway.training.evaluation.measures import metric_set_of
+from headway.training.evaluation.measures import metric_set_of, validating_measure
 from headway.training.frozen.mesh_check import require_trainable
 from headway.training.frozen.recipe_check import own_methods
 from headway.training.launch.base.gang import LaunchSpec
@@ -94,6 +94,26 @@ class PipelineSpec(Frozen):
                 f"promotion.floors names {', '.join(foreign)}, which no report of this pipeline has: its figures are "
                 f"{', '.join(figures)}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _is_validated_on_rows_apart(self) -> Self:
+        validation, encoder = self.training.validation, self.shards.encoder
+        if (validation is not None) != (VALIDATION in self.shards.splits):
+            raise ValueError(
+                "training.validation needs rows: give shards.validation_fraction, or shards.split.validation"
+                if validation is not None
+                else "shards keep rows from training for validation, and training.validation does not look at them"
+            )
+        # A user's own encoder is known once it is fitted.
+        is_known = not isinstance(encoder, CustomEncoderSpec) and (
+            not isinstance(encoder, TabularEncoderSpec) or encoder.label
+        )
+        if validation is not None and is_known:
+            try:
+                validating_measure(metric_set_of(encoder.model_dump(mode="json")), validation.metric)
+            except ConfigError as error:
+                raise ValueError(f"{error.where}: {error.what}") from error
         return self
 
     @model_validator(mode="after")

@@ -103,6 +103,7 @@ def smaller(pipeline: PipelineSpec, subset: Subset, steps: int = STEPS) -> Pipel
                     "max_steps": steps if training.max_epochs else min(steps, training.max_steps),
                     "max_epochs": None,
                     "start_from": None,
+                    "validation": training.validation if subset.is_all else None,
                     "profile": None,
                     "order": order.model_copy(update={"mix": ()}),
                 }
@@ -124,7 +125,8 @@ def _sharded(shards: ShardSpec, subset: Subset) -> ShardSpec:
     if subset.is_all:
         return shards
     heldout_fraction = max(shards.heldout_fraction, MIN_HELDOUT_FRACTION)
-    update: dict[str, Any] = {"heldout_fraction": heldout_fraction, "skew": SkewLimits()}
+    # Of a part of the data nothing may be left that validates.
+    update: dict[str, Any] = {"heldout_fraction": heldout_fraction, "validation_fraction": 0.0, "skew": SkewLimits()}
     if shards.split is not None:  # a part of the data may have nothing of what it holds out
         update |= {"split": None, "split_by": "file" if shards.split.column is None else "row"}
     return shards.model_copy(update=update)

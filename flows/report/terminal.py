@@ -86,6 +86,14 @@ def step_line(event: Event, rate_per_s: float, remaining_s: float) -> str:
     )
 
 
+def validation_line(event: Event) -> str:
+    """One validation, beside the best so far."""
+    name, step, last = event.get("trial", "validation"), int(event["step"]), int(event.get("max_steps", 0))
+    best = "the best so far" if event["best_step"] == step else f"best at step {event['best_step']:,}"
+    ends = "; no better for long enough: training ends" if event["stale"] == event["patience"] else ""
+    return f"{name:<{STAGE_WIDTH}} {step:>5}/{last:<6} {event['metric']} {event['value']:.6g}   {best}{ends}"
+
+
 def stage_line(event: Event) -> str:
     name = str(event["event"]).removeprefix("stage.")
     if (outcome := event.get("outcome")) != "ok":
@@ -112,6 +120,9 @@ def notice_line(event: Event) -> str:
         step = event["step"]
         what = f"resumes from the checkpoint of step {step:,}" if step else "no good checkpoint is left: begins anew"
         return f"{event.get('trial', name):<{STAGE_WIDTH}} {what}"
+    if name == "restore.best" and event.get("outcome") == "ok":
+        what = f"the model is the checkpoint of step {event['step']:,}, which validated best"
+        return f"{event.get('trial', 'validation'):<{STAGE_WIDTH}} {what}"
     return (
         f"{NOTICES[name]:<{STAGE_WIDTH}} {event.get('message') or event.get('what') or ''}" if name in NOTICES else ""
     )
@@ -139,13 +150,15 @@ class Terminal:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout  # what it is now, not when this module was imported
         self._live, self._rates = self._stream.isatty(), defaultdict[str, Rate](Rate)
-        self._printed_s, self._open_line = 0.0, False
+        self._printed_s, self._validated_s, self._open_line = 0.0, 0.0, False
         self._num_crowding = 0
 
     def __call__(self, event: Event) -> None:
         name = str(event["event"])
         if name == "step":
             self._step(event)
+        elif name == "validation" and "value" in event:
+            self._validation(event)
         elif name == "flow.card":
             self._card(event)
         elif is_crowding(event):
@@ -167,6 +180,12 @@ class Terminal:
         elif time.monotonic() - self._printed_s >= PLAIN_STEP_EVERY_S or event["step"] == event.get("max_steps"):
             self._line(line)
             self._printed_s = time.monotonic()
+
+    def _validation(self, event: Event) -> None:
+        is_last = event["stale"] == event["patience"] or event["step"] == event.get("max_steps")
+        if is_last or time.monotonic() - self._validated_s >= PLAIN_STEP_EVERY_S:
+            self._line(validation_line(event))
+            self._validated_s = time.monotonic()
 
     def _card(self, event: Event) -> None:
         from headway.flows.report.failure_card import FailureCard, print_card

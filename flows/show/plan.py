@@ -30,6 +30,7 @@ from headway.tasks.ownership.pipeline_history import Hold
 from headway.tasks.stages import evaluate, launch, register, shard, snapshot, validate, verify
 from headway.training.config.encoder_specs import CustomEncoderSpec, ImageEncoderSpec, TabularEncoderSpec
 from headway.training.config.shapes import DataShape, TokenShape
+from headway.training.config.shards import TRAIN
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.frozen.code_archive import encoder_code
 from headway.training.programs.rehearsal import RehearsalRequest, RehearsalResult, rehearse
@@ -165,7 +166,7 @@ def _with_first_times(
 def _counted(pipeline: PipelineSpec, taken: Snapshot, num_rows: int | None) -> TrainingSpec:
     """Training with its length in steps, where rows are counted or a row of the source becomes one of the shards."""
     if num_rows is None and isinstance(pipeline.shards.encoder, TabularEncoderSpec | ImageEncoderSpec):
-        share = 1 - pipeline.shards.heldout_fraction if pipeline.shards.split is None else 1
+        share = pipeline.shards.share_of(TRAIN) if pipeline.shards.split is None else 1
         num_rows = round(taken.num_rows * share)
     return pipeline.training if num_rows is None else pipeline.training.for_rows(num_rows)
 

@@ -213,11 +213,13 @@ def _log_steps(client: MlflowClient, run_id: str, steps: list[Event], last_step:
         if event["event"] == SUMMARY:
             client.set_tag(run_id, mlflow_store.DESCRIPTION_TAG, steps_in_words(event, targets))
             continue
-        step = int(event["step"])
+        step, millis = int(event["step"]), int(event["unix_s"] * 1000)
+        if event["event"] == "validation":
+            metrics.append(Metric(f"validation/{event['metric']}", float(event["value"]), millis, step))
+            continue
         if step <= last_step:
             continue
         last_step = step
-        millis = int(event["unix_s"] * 1000)
         values = {key: float(event[name]) for name, key in SERIES.items() if name in event}
         if "rmse" in event:
             # The same thing in the label's unit; nats with the Gaussian's constant say nothing beside it.

@@ -43,6 +43,12 @@ class TrainingCurve(Frozen):
     low: tuple[float, ...]
     high: tuple[float, ...]
     lr: tuple[float, ...]
+    validated: tuple[tuple[int, float], ...] = ()
+    """Step and figure of each validation, to the end of the run."""
+    metric: str = ""
+    """What the figure is."""
+    model_step: int = 0
+    """Whose checkpoint was evaluated."""
     shape: TabularNumberShape | None = None
     """Of a number that a built-in recipe predicts: its loss is shown as `rmse`, in the number's unit."""
 
@@ -75,11 +81,16 @@ def publish_outputs(workspace: Workspace, outputs: Outputs) -> StoredFile:
 
 def publish_curve(workspace: Workspace, candidate: Candidate) -> StoredFile | None:
     """None: this machine has no record of the run's steps."""
-    steps, num_excluded = _recorded_steps(workspace, candidate)
+    steps, validations, num_excluded = _recorded(workspace, candidate)
     if not steps:
         return None
-    shape = number_shape(workspace, candidate.run)
-    curve = _thinned([steps[number] for number in sorted(steps)], num_excluded).model_copy(update={"shape": shape})
+    besides = {
+        "shape": number_shape(workspace, candidate.run),
+        "validated": tuple((number, float(each["value"])) for number, each in sorted(validations.items())),
+        "metric": next((str(each["metric"]) for each in validations.values()), ""),
+        "model_step": candidate.manifest.step,
+    }
+    curve = _thinned([steps[number] for number in sorted(steps)], num_excluded).model_copy(update=besides)
     return workspace.publish(curve_path(candidate.checkpoint), canonical_json(curve.model_dump(mode="json")))
 
 
@@ -103,16 +114,27 @@ def read_curve(workspace: Workspace, checkpoint: Link) -> TrainingCurve | None:
         return None
 
 
-def _recorded_steps(workspace: Workspace, candidate: Candidate) -> tuple[dict[int, dict[str, Any]], int]:
-    """By number, the last record of each up to the checkpoint: steps are done again after a restart."""
-    steps: dict[int, dict[str, Any]] = {}
+_ByStep = dict[int, dict[str, Any]]
+
+
+def _recorded(workspace: Workspace, candidate: Candidate) -> tuple[_ByStep, _ByStep, int]:
+    """By number, the last record of each step and each validation: they are done again after a restart.
+
+    Of a run that was not validated up to the checkpoint alone; of others to their end, which shows why it is the model.
+    """
+    steps: _ByStep = {}
+    validations: _ByStep = {}
     num_excluded = 0
     for event in _events(workspace, candidate.manifest.run):
         if event["event"] == "step.excluded":
             num_excluded += 1
         elif event["event"] == "step" and isinstance(event.get("loss"), float) and isinstance(event.get("lr"), float):
             steps[event["step"]] = {name: event[name] for name in ("step", "loss", "lr", "unix_s")}
-    return {number: step for number, step in steps.items() if number <= candidate.manifest.step}, num_excluded
+        elif event["event"] == "validation" and isinstance(event.get("value"), float):
+            validations[event["step"]] = {name: event[name] for name in ("metric", "value")}
+    if not validations:
+        steps = {number: step for number, step in steps.items() if number <= candidate.manifest.step}
+    return steps, validations, num_excluded
 
 
 def _events(workspace: Workspace, run: Link) -> Iterator[dict[str, Any]]:

@@ -59,7 +59,21 @@ def curve_section(curves: Sequence[tuple[str, TrainingCurve]], target: str = "th
     is_thinned = any(curve.num_steps > len(curve.step) for _, curve in curves)
     note = legend + (html("The line is the mean of neighbouring steps, the band their range.") if is_thinned else "")
     drawn = [figure(loss.svg(), f"{what} on the training split", note), figure(rates.svg(), "Learning rate", legend)]
+    validated = [(name, curve) for name, curve in curves if curve.validated]
+    if validated:
+        drawn.insert(1, _validations(validated, x, legend))
     return section("Training", pictures(drawn), note="" if several else html(_training(first)))
+
+
+def _validations(curves: Sequence[tuple[str, TrainingCurve]], x: Axis, legend: str) -> str:
+    """The figure that each run was validated by; a dot where its model was taken."""
+    metric = words(curves[0][1].metric)
+    values = [value for _, curve in curves for _, value in curve.validated]
+    plot = Plot(caption=f"{metric} by step", x=x, y=Axis.over(metric, values))
+    for number, (name, curve) in enumerate(curves):
+        plot.line(list(curve.validated), colour(number), title=name)
+        plot.points([point for point in curve.validated if point[0] == curve.model_step], colour(number), radius=4)
+    return figure(plot.svg(), "On the validation split", legend + html("The dot is the checkpoint that is the model."))
 
 
 def _training(curve: TrainingCurve) -> str:

@@ -28,7 +28,7 @@ from headway.data_contracts.types.report_text import count
 from headway.tasks.core.context import RunContext
 from headway.tasks.rows.pipeline_split import pipeline_label, pipeline_split
 from headway.training.config.encoder_specs import TabularEncoderSpec
-from headway.training.config.shards import SPLITS, TRAIN, ShardSpec
+from headway.training.config.shards import TRAIN, ShardSpec
 from headway.training.data.encode.source_columns import plain
 from headway.training.data.encode.tabular import too_few_classes
 from headway.training.data.shards.skew import without_rows
@@ -157,7 +157,7 @@ def require_enough_rows(
         if label is not None:
             trained = plain(batch.column(label)).filter(pc.equal(names, TRAIN))
             classes |= set(trained.drop_null().unique().to_pylist())
-    empty = [name for name in SPLITS if not num_rows[name]]
+    empty = [name for name in shards.splits if not num_rows[name]]
     if empty and split.of_rows is None:
         return  # sharding has other words for files
     if label is not None and len(classes) < 2:

@@ -29,6 +29,9 @@ from headway.training.evaluation.scorers import places_of_examples
 CODE = ("headway.tasks.rows.heldout_parts", "headway.training.data.shards.source_values")
 
 
+SHARES = ("heldout_fraction", "validation_fraction", "split")
+
+
 class RankingSplit(Document):
     """How far into the data a pipeline's trials were ranked."""
 
@@ -77,7 +80,7 @@ def remember_ranking(context: RunContext, share: float, shards: ShardSpec) -> No
     # Only ever further: examples that ranked once are not given back to evaluation.
     while _furthest(context, shards) < fraction:
         entry = refs.current(context.workspace, ref_of(context.pipeline))
-        ranked = RankingSplit(pipeline=context.pipeline, splitting=_splitting(shards), fraction=fraction)
+        ranked = RankingSplit(pipeline=context.pipeline, splitting=splitting_rule(shards), fraction=fraction)
         link = context.workspace.publish_document(ranked)
         try:
             refs.move(context.workspace, ref_of(context.pipeline), link, expected=entry, reason="trials are ranked")
@@ -98,12 +101,13 @@ def ranking_fraction(context: RunContext, share: float, manifest: ShardManifest)
 def _furthest(context: RunContext, shards: ShardSpec) -> float:
     entries = refs.history(context.workspace, ref_of(context.pipeline))
     ranked = (context.workspace.load(entry.target, RankingSplit) for entry in entries)
-    return max((each.fraction for each in ranked if each.splitting == _splitting(shards)), default=0.0)
+    return max((each.fraction for each in ranked if each.splitting == splitting_rule(shards)), default=0.0)
 
 
-def _splitting(shards: ShardSpec) -> dict[str, Json]:
+def splitting_rule(shards: ShardSpec) -> dict[str, Json]:
+    """What tells rows apart, whatever their shares."""
     # Neither a share nor a list tells other rows apart: what has ranked does not evaluate when either grows.
-    rule = {name: value for name, value in shards.splitting.items() if name not in ("heldout_fraction", "split")}
+    rule = {name: value for name, value in shards.splitting.items() if name not in SHARES}
     return rule if shards.split is None else {**rule, "column": shards.split.column}
 
 

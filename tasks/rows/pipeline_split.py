@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headway.data_contracts.scans.label_leaks import Label
 from headway.data_contracts.scans.leakage import PipelineSplit
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.config.encoder_specs import TabularEncoderSpec
 from headway.training.config.given_split import GivenSplit
-from headway.training.config.shards import HELDOUT, TRAIN, ShardSpec
-from headway.training.data.shards.splits import NAMES, NO_ROWS, SourceRows, split_of, within_fraction
+from headway.training.config.shards import TRAIN, ShardSpec
+from headway.training.data.shards.splits import NAMES, NO_ROWS, SourceRows, rows_by_split, split_of
 
 
 def pipeline_split(spec: ShardSpec, columns: Mapping[str, str]) -> PipelineSplit:
@@ -69,15 +70,17 @@ def _names_by_value(values: Any, given: GivenSplit, kind: str) -> Any:
 
 
 def _names_by_row(paths: Any, rows: Any, spec: ShardSpec) -> Any:
+    import pyarrow as pa
+
     numbers = _whole(rows).to_numpy(zero_copy_only=False).astype(np.int64)
     encoded = _whole(paths).dictionary_encode()
     places = encoded.indices.to_numpy(zero_copy_only=False)
-    heldout = np.zeros(len(numbers), dtype=np.bool_)
+    names = np.full(len(numbers), TRAIN, dtype=object)
     for place, path in enumerate(encoded.dictionary.to_pylist()):
         # A row's hash is of its file and number, and each file is hashed at once.
         chosen = places == place
-        heldout[chosen] = within_fraction(_source(path), None, numbers[chosen], spec, spec.heldout_fraction)
-    return _names(heldout)
+        names[chosen] = _names(_source(path), None, numbers[chosen], spec)
+    return pa.array(names, pa.string())
 
 
 def _names_by_key(keys: Any, spec: ShardSpec, kind: str) -> Any:
@@ -86,13 +89,14 @@ def _names_by_key(keys: Any, spec: ShardSpec, kind: str) -> Any:
     from headway.data_contracts.types.column_types import arrow_type
 
     batch = pa.record_batch({spec.split_key: _whole(keys).cast(arrow_type(kind))})
-    return _names(within_fraction(_source(""), batch, np.arange(len(keys)), spec, spec.heldout_fraction))
+    return pa.array(_names(_source(""), batch, np.arange(len(keys)), spec), pa.string())
 
 
-def _names(heldout: Any) -> Any:
-    import pyarrow as pa
-
-    return pa.array(np.where(heldout, HELDOUT, TRAIN))
+def _names(source: SourceRows, batch: Any, numbers: NDArray[np.int64], spec: ShardSpec) -> NDArray[np.object_]:
+    names = np.full(len(numbers), TRAIN, dtype=object)
+    for split, mask in rows_by_split(source, batch, numbers, spec):
+        names[mask] = split
+    return names
 
 
 def _whole(array: Any) -> Any:

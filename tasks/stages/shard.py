@@ -31,6 +31,7 @@ from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
 from headway.tasks.rows.first_rows import require_enough_rows
 from headway.tasks.rows.fitted_refs import detail_of, fitted_ref, repaired_state_in_use, state_in_use
 from headway.tasks.rows.source_rows import source_rows
+from headway.tasks.rows.validation_split import require_apart
 from headway.training.config.encoder_specs import ENCODER_SPEC, TokenSpec
 from headway.training.config.given_split import GivenSplit
 from headway.training.config.shapes import DataShape
@@ -54,9 +55,11 @@ def shard(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Li
     """Encode, pack, shuffle and write; groups whose files did not change are found, not written.
 
     Raises:
+        ConfigError: rows that have validated runs are to evaluate.
         DataError: a file differs from the snapshot, or a given split lists a value that looks misspelt.
         EnvironmentProblem: no space left; finished groups are kept.
     """
+    require_apart(context, spec)
     _report_without_rows(context, spec, source, snapshot, receipt)
     fitted = current_fitted_state(context, spec, source, snapshot, receipt)
     link = shards_under(context, spec, source, snapshot, receipt, fitted)

@@ -66,6 +66,8 @@ class TrainingWatch:
         if event["event"] == "step" and self._shape is not None and isinstance(event.get("loss"), float):
             event = {**event, "rmse": self._shape.rmse(event["loss"])}
         self._context.ledger.relay({**event, "relayed": True, **self._facts})
+        if event["event"] == "validation" and "value" in event:
+            self._ship(event)
         if event["event"] != "step":
             return
         # It may fall: after a restart the ranks continue from the step of an older checkpoint.

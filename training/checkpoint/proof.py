@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,14 +47,20 @@ def fingerprint(device: torch.device, mesh: str = "") -> DeviceFingerprint:
 
 def proof_loss(recipe: Recipe, model: nn.Module, batch: Mapping[str, Tensor]) -> float:
     """Mean loss a token in nats, in evaluation mode, whatever mode the model is in."""
+    with evaluation_mode(model):
+        losses = recipe.losses(model, batch)
+        # In float64, so that the sum over a large batch adds no error of its own; at least 1, for an empty batch.
+        return float(losses.nats.double().sum()) / max(1, int(losses.valid.sum()))
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Without gradients, and as the model is used: dropout would draw, and batch normalisation would use the batch."""
     was_training = model.training
-    # Evaluation mode: dropout would draw other numbers, and batch normalisation would use the batch.
     model.eval()
     try:
         with torch.no_grad():
-            losses = recipe.losses(model, batch)
-            # In float64, so that the sum over a large batch adds no error of its own; at least 1, for an empty batch.
-            return float(losses.nats.double().sum()) / max(1, int(losses.valid.sum()))
+            yield
     finally:
         model.train(was_training)
 

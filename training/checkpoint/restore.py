@@ -57,6 +57,7 @@ def restore_newest(
     process_group: ProcessGroup,
     *,
     state: State | None = None,
+    step: int | None = None,
     on_quarantine: OnQuarantine = lambda _directory, _error: None,
     on_part: Callable[[], None] = nothing,
     fence: AttemptFence = NO_FENCE,
@@ -71,6 +72,7 @@ def restore_newest(
     Args:
         state: what this rank is to hold, by name; only that is read, however it was sharded when it was saved.
             None: all of it, on every rank.
+        step: of the only checkpoint that will do.
         on_part: called after each part that is read.
 
     Raises:
@@ -86,7 +88,7 @@ def restore_newest(
     wanted = None if state is None else _wanted_by_any(state, process_group)
     while True:
         # Chosen by one rank and sent to all: listings of a shared folder may differ for a moment.
-        directory = _chosen(checkpoints, process_group)
+        directory = _chosen(checkpoints, step, process_group)
         if directory is None:
             return None
         verified, error = _read(directory, run, process_group, state, wanted, on_part)
@@ -132,9 +134,11 @@ def _wanted_by_any(state: State, process_group: ProcessGroup) -> frozenset[str]:
     )
 
 
-def _chosen(checkpoints: Path, process_group: ProcessGroup) -> Path | None:
-    """The newest checkpoint that rank 0 sees."""
+def _chosen(checkpoints: Path, step: int | None, process_group: ProcessGroup) -> Path | None:
+    """The newest checkpoint that rank 0 sees, or the wanted one if it does."""
     steps = committed_steps(checkpoints) if process_group.leads else []
+    if step is not None:
+        steps = [kept for kept in steps if kept == step]
     message = process_group.gather_bytes(layout.directory_name(steps[-1]).encode() if steps else NONE)[0]
     return None if message == NONE else checkpoints / message.decode()
 

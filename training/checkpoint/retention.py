@@ -30,11 +30,11 @@ class RetainedCheckpoint(NamedTuple):
     """The scalar it is ranked by; None: it has none that can be read."""
 
 
-def expired(kept: Collection[RetainedCheckpoint], spec: CheckpointSpec) -> tuple[int, ...]:
+def expired(kept: Collection[RetainedCheckpoint], spec: CheckpointSpec, also: Collection[int] = ()) -> tuple[int, ...]:
     """Steps whose checkpoints may be deleted, oldest first.
 
     The newest `keep_last` stay, those of every `keep_every_steps`, the `keep_best` best (of equals, the newest), and
-    always the newest that is known to be good, however old it is. While none is known to be good, all stay.
+    always the newest that is known to be good, however old it is, and `also`. While none is known to be good, all stay.
     """
     good = [each.step for each in kept if each.is_good]
     # Without one that is known to be good the old ones are the only hope after damage.
@@ -48,6 +48,7 @@ def expired(kept: Collection[RetainedCheckpoint], spec: CheckpointSpec) -> tuple
     # A good one always stays: newer ones may all turn out to be damaged.
     stay = {
         max(good),
+        *also,
         *steps[-spec.keep_last :],
         *(step for step in steps if spec.keep_every_steps is not None and step % spec.keep_every_steps == 0),
         # The step is part of the key with a minus, so that of equal scores the newest ranks first.
@@ -57,12 +58,20 @@ def expired(kept: Collection[RetainedCheckpoint], spec: CheckpointSpec) -> tuple
 
 
 def discard_expired(
-    checkpoints: Path, spec: CheckpointSpec, *, known_good: Collection[int], fence: AttemptFence = NO_FENCE
+    checkpoints: Path,
+    spec: CheckpointSpec,
+    *,
+    known_good: Collection[int],
+    also: Collection[int] = (),
+    fence: AttemptFence = NO_FENCE,
 ) -> None:
     """Delete what has expired, its manifest first, so that an interrupted deletion leaves no checkpoint.
 
     The tensor files of one stay as spares, for the next to be written over them; that begins only once the disk, too,
     knows no manifest of theirs.
+
+    Args:
+        also: steps whose checkpoints stay besides.
 
     Raises:
         Superseded: a later attempt has begun; what it may know is untouched.
@@ -73,7 +82,7 @@ def discard_expired(
         )
         for step in committed_steps(checkpoints)
     ]
-    for step in expired(kept, spec):
+    for step in expired(kept, spec, also):
         with fence.fenced():
             # Out of reach first: a later attempt that restores meanwhile would find half a checkpoint.
             directory = fence.take_out(checkpoints / layout.directory_name(step))

@@ -21,6 +21,7 @@ Value = StrictBool | StrictInt | StrictStr
 NEITHER: Final = 0
 TRAINS: Final = 1
 HELD_OUT: Final = 2
+VALIDATES: Final = 3
 MAX_VALUES: Final = 1000
 """Different values that no split lists among which a misspelt one is looked for."""
 MAX_COMPARED: Final = 100
@@ -28,11 +29,11 @@ MAX_COMPARED: Final = 100
 LONGEST: Final = 100
 """Characters of a value that somebody may have mistyped; to compare takes time that grows with their square."""
 WHOLE_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
-ADVICE: Final = "List it under shards.split.train or heldout, or set shards.split.others: leave_out."
+ADVICE: Final = "List it under shards.split.train, validation or heldout, or set shards.split.others: leave_out."
 
 
 class GivenSplit(Frozen):
-    """Which rows train and which are held out, named one by one."""
+    """Which rows train, which validate and which are held out, named one by one."""
 
     column: str | None = Field(
         default=None, min_length=1, description="Column whose value says it; empty: the path of the row's file."
@@ -40,40 +41,54 @@ class GivenSplit(Frozen):
     train: tuple[Value, ...] = Field(
         default=(),
         description="What trains: values of the column (texts, whole numbers, true and false, days as `2026-01-31`), "
-        "or globs of paths such as `2025/**`. Empty: all that is not held out.",
+        "or globs of paths such as `2025/**`. Empty: all that the others do not list.",
+    )
+    validation: tuple[Value, ...] = Field(
+        default=(),
+        exclude_if=lambda values: not values,
+        description="What `training.validation` looks at while the run trains, in the same words. Empty: nothing.",
     )
     heldout: tuple[Value, ...] = Field(min_length=1, description="What is held out, in the same words.")
     others: Literal["refuse", "leave_out"] = Field(
-        default="refuse", description="What becomes of rows that neither lists, if both list something."
+        default="refuse", description="What becomes of rows that none of them lists, where `train` lists something."
     )
 
     @model_validator(mode="after")
     def _states_one_rule(self) -> GivenSplit:
-        both = {_named(value) for value in self.train} & {_named(value) for value in self.heldout}
+        named = [{_named(value) for value in values} for values in self._listed.values()]
+        both = {value for one, other in itertools.combinations(named, 2) for value in one & other}
         if both:
             raise ValueError(f"both splits list {', '.join(repr(value) for _, value in sorted(both, key=str))}")
-        if self.column is None and not all(isinstance(value, str) for value in (*self.train, *self.heldout)):
-            raise ValueError("without a column, train and heldout are globs of paths, and globs are texts")
+        if self.column is None and not all(isinstance(value, str) for value in self._values):
+            raise ValueError("without a column, what each split lists are globs of paths, and globs are texts")
         return self
 
+    @property
+    def _listed(self) -> dict[int, tuple[Value, ...]]:
+        return {TRAINS: self.train, VALIDATES: self.validation, HELD_OUT: self.heldout}
+
+    @property
+    def _values(self) -> tuple[Value, ...]:
+        return tuple(itertools.chain.from_iterable(self._listed.values()))
+
     def of_path(self, path: str) -> int:
-        """`TRAINS`, `HELD_OUT` or `NEITHER`, where files decide.
+        """`TRAINS`, `VALIDATES`, `HELD_OUT` or `NEITHER`, where files decide.
 
         Raises:
-            DataError: both list the file, or neither does and it is not to be left out.
+            DataError: two list the file, or none does and it is not to be left out.
         """
-        trains, held_out = (any(matches(glob, path) for glob in globs) for globs in (self.train, self.heldout))
-        if trains and held_out:
+        found = [code for code, globs in self._listed.items() if any(matches(glob, path) for glob in globs)]
+        if len(found) > 1:
             raise DataError("both splits list the file.", where=path, advice="Make the globs of shards.split disjoint.")
-        if held_out or trains or not self.train:
-            return HELD_OUT if held_out else TRAINS
+        if found or not self.train:
+            return found[0] if found else TRAINS
         if self.others == "refuse":
-            raise DataError("neither split lists the file.", where=path, advice=ADVICE)
+            raise DataError("no split lists the file.", where=path, advice=ADVICE)
         return NEITHER
 
     def require_files(self, paths: list[str]) -> None:
         """Raises `DataError`: a glob that matches no file."""
-        for glob in (*self.train, *self.heldout) if self.column is None else ():
+        for glob in self._values if self.column is None else ():
             if not any(matches(glob, path) for path in paths):
                 raise DataError(
                     f"the glob {str(glob)!r} matches no file.",
@@ -82,16 +97,16 @@ class GivenSplit(Frozen):
                 )
 
     def of_values(self, values: Any, where: str) -> NDArray[np.int8]:
-        """`TRAINS`, `HELD_OUT` or `NEITHER` for each value of the column, where it decides.
+        """`TRAINS`, `VALIDATES`, `HELD_OUT` or `NEITHER` for each value of the column, where it decides.
 
         Args:
             values: an Arrow array.
             where: the file's path, for the message.
 
         Raises:
-            DataError: a type that has no such values, or a value that neither lists and is not to be left out.
+            DataError: a type that has no such values, or a value that none lists and is not to be left out.
         """
-        listed = {_named(value): TRAINS for value in self.train} | {_named(value): HELD_OUT for value in self.heldout}
+        listed = {_named(value): code for code, values in self._listed.items() for value in values}
         rest = NEITHER if self.train else TRAINS
         encoded = values.dictionary_encode(null_encoding="encode")
         distinct = self._distinct(encoded.dictionary, where)
@@ -102,7 +117,7 @@ class GivenSplit(Frozen):
             place, number = counts.most_common(1)[0]
             message = "null" if distinct[place] is None else repr(distinct[place])
             raise DataError(
-                f"column {self.column!r} is {message} in {_rows(number)}, which neither split lists.",
+                f"column {self.column!r} is {message} in {_rows(number)}, which no split lists.",
                 where=where,
                 advice=ADVICE,
             )
@@ -120,7 +135,7 @@ class GivenSplit(Frozen):
         Raises:
             DataError: a value without rows is refused, or the column has a type that has no such values.
         """
-        listed = {_named(value): value for value in (*self.train, *self.heldout)}
+        listed = {_named(value): value for value in self._values}
         missing, unlisted = dict(listed), Counter[Any]()
         for where, values in columns:
             counts = values.value_counts()
@@ -142,7 +157,8 @@ class GivenSplit(Frozen):
                     where="shards.split",
                     advice="Correct the value; list both if both are meant, or take out what has no rows.",
                 )
-        for name, values_of_split in (("train", self.train), ("heldout", self.heldout)):
+        lists = (("train", self.train), ("validation", self.validation), ("heldout", self.heldout))
+        for name, values_of_split in lists:
             if values_of_split and all(_named(value) in missing for value in values_of_split):
                 there = ", ".join(repr(value) for value, _ in unlisted.most_common(5))
                 raise DataError(
@@ -173,9 +189,10 @@ class GivenSplit(Frozen):
     def of_text(self, text: str) -> int:
         """Of a value of the column, as a text; refuses nothing."""
         named = [("str", text), *([("int", int(text))] if WHOLE_NUMBER.fullmatch(text) else [])]
-        if any(_named(value) in named for value in self.heldout):
-            return HELD_OUT
-        return TRAINS if not self.train or any(_named(value) in named for value in self.train) else NEITHER
+        for code, values in self._listed.items():
+            if any(_named(value) in named for value in values):
+                return code
+        return NEITHER if self.train else TRAINS
 
 
 def matches(glob: Value, path: str) -> bool:

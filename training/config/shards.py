@@ -28,10 +28,13 @@ __all__ = [
 
 TRAIN: Final = "train"
 HELDOUT: Final = "heldout"
+VALIDATION: Final = "validation"
 SPLITS: Final = (TRAIN, HELDOUT)
+"""Of every pipeline; `ShardSpec.splits` has the third as well."""
 EXECUTION: Final = ("memory_mb", "group_tasks")
 """Fields that say how the work is done, and never show in what it makes."""
 MIN_MEMORY_MB: Final = 8
+MAX_VALIDATION_FRACTION: Final = 0.5
 Codec = Literal["none", "lz4", "zstd"]
 
 
@@ -65,6 +68,14 @@ class ShardSpec(Frozen):
     num_groups: int = Field(default=8, ge=1, le=65536, description="Groups of files, where group_by is `hash`.")
     heldout_fraction: float = Field(
         default=0.05, gt=0, lt=1, description="Share of the data kept from training, for evaluation."
+    )
+    validation_fraction: float = Field(
+        default=0.0,
+        ge=0,
+        le=MAX_VALIDATION_FRACTION,
+        exclude_if=lambda fraction: fraction == 0,
+        description="Share of the data that neither trains nor evaluates: `training.validation` looks at it while "
+        "the run trains.",
     )
     split_by: Literal["file", "row", "key", "given"] = Field(
         default="file",
@@ -121,6 +132,10 @@ class ShardSpec(Frozen):
             raise ValueError("split goes with `split_by: given`, and the other way round")
         if (self.split_by == "key") != (self.split_key is not None):
             raise ValueError("split_key goes with `split_by: key`, and the other way round")
+        if self.validation_fraction and self.split is not None:
+            raise ValueError("validation_fraction is for a split by hash; list what validates in split.validation")
+        if self.heldout_fraction + self.validation_fraction >= 1:
+            raise ValueError("heldout_fraction and validation_fraction together leave nothing to train on")
         return self
 
     @property
@@ -135,9 +150,23 @@ class ShardSpec(Frozen):
         return self.model_dump(mode="json", exclude={*EXECUTION, *self._ungiven, "skew", "fit"})
 
     @property
+    def splits(self) -> tuple[str, ...]:
+        """Those that rows fall into."""
+        validates = self.validation_fraction > 0 if self.split is None else bool(self.split.validation)
+        return (*SPLITS, VALIDATION) if validates else SPLITS
+
+    def share_of(self, split: str) -> float:
+        """Of all rows, those in a split; of a given split, about."""
+        validates = self.validation_fraction
+        if self.split is not None and self.split.validation:
+            validates = min(self.heldout_fraction, (1 - self.heldout_fraction) / 2)  # nobody said how many
+        shares = {HELDOUT: self.heldout_fraction, VALIDATION: validates}
+        return shares.get(split, 1 - sum(shares.values()))
+
+    @property
     def splitting(self) -> dict[str, Any]:
         """What decides which rows train."""
-        fields = {"heldout_fraction", "split_by", "split_key", "split_salt", "split"}
+        fields = {"heldout_fraction", "validation_fraction", "split_by", "split_key", "split_salt", "split"}
         return self.model_dump(mode="json", include=fields - self._ungiven)
 
     @property

@@ -18,6 +18,7 @@ from headway.training.config.order_spec import OrderSpec
 from headway.training.config.parallel import ParallelSpec, mesh_shape
 from headway.training.config.recipe_specs import GRADIENT_BOOSTING, GradientBoostingSpec
 from headway.training.config.start_spec import StartFrom
+from headway.training.config.validation import ValidationSpec
 
 if TYPE_CHECKING:
     pass
@@ -55,6 +56,12 @@ class TrainingSpec(Frozen):
     schedule: ScheduleSpec = Field(ScheduleSpec(), description="The learning rate over the run.")
     order: OrderSpec = Field(OrderSpec(), description="The order in which samples are read.")
     guards: GuardSpec = Field(GuardSpec(), description="What happens to a bad step.")
+    validation: ValidationSpec | None = Field(
+        default=None,
+        exclude_if=lambda validation: validation is None,
+        description="When the run is validated on rows apart, whether it ends once it has converged, and which "
+        "checkpoint is its model. Needs `shards.validation_fraction` or `shards.split.validation`.",
+    )
     profile: ProfileSpec | None = Field(default=None, description="Steps of which every rank keeps a profiler trace.")
     parallel: ParallelSpec = Field(ParallelSpec(), description="How ranks share the model and the batch.")
     max_steps: int = Field(default=DEFAULT_STEPS, gt=0, description="Optimizer steps in all.")
@@ -102,6 +109,18 @@ class TrainingSpec(Frozen):
             raise ValueError("max_epochs takes the place of max_steps: give one of them")
         if self.order.mix:
             raise ValueError("max_epochs counts passes over one dataset: with order.mix give max_steps")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_validated(self) -> Self:
+        if self.validation is None:
+            return self
+        if self.grows_trees:
+            raise ValueError("validation: trees are grown on all training rows, and end by their own rule")
+        if self.parallel.tensor > 1 or self.parallel.pipeline > 1:
+            raise ValueError(
+                "validation: not with parallel.tensor or parallel.pipeline, where one rank has no whole answer"
+            )
         return self
 
     @model_validator(mode="after")

@@ -153,6 +153,10 @@ class Learner:
         """Mean loss a token in nats, in evaluation mode; all ranks call it."""
         return self._strategy.proof_loss(batch)
 
+    def measures(self, batch: Batch) -> Mapping[str, Tensor]:
+        """The recipe's, in evaluation mode, of rows that each rank may have others of; all ranks call it."""
+        return self._strategy.measures(batch)
+
     def _own(self) -> _Own:
         return {**self._own_weights(), **self._own_moments()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headway.data_contracts.store.errors import RunStopped
 from headway.training.engine.learner import Learner, Sums
@@ -27,10 +27,25 @@ class Step(NamedTuple):
     lr: float
 
 
+class Validation(Protocol):
+    """What looks at other rows now and then, and may end the run. All answers are the same on every rank."""
+
+    @property
+    def has_converged(self) -> bool: ...
+
+    def is_due(self, step: int) -> bool:
+        """Whether the weights after so many steps are still to be looked at."""
+
+    def run(self, step: int) -> None: ...
+
+    def wants_checkpoint(self, step: int) -> bool: ...
+
+
 def train(
     learner: Learner | BoostedLearner,
     batches: Iterator[tuple[int, Sequence[Batch]]],
     guard: StepGuard,
+    validation: Validation,
     *,
     first_step: int,
     max_steps: int,
@@ -40,7 +55,7 @@ def train(
     save: Callable[[int], None],
     before_update: Callable[[], None],
 ) -> None:
-    """Train until `max_steps` steps are done, `first_step` of which are done already, or the learner has converged.
+    """Train until `max_steps` steps are done, `first_step` of which are done already, or no further one helps.
 
     Args:
         batches: windows of the sample order with the micro-batches of this rank, as the guard's plan has them.
@@ -55,8 +70,15 @@ def train(
         RollBack: the guard wants the steps after an earlier one done again, on other windows.
         TrainingFailed: the guard stops the run.
     """
+
+    def has_converged() -> bool:
+        return learner.has_converged or validation.has_converged
+
+    # A stop may have come between the step and its validation.
+    if validation.is_due(first_step):
+        validation.run(first_step)
     watch, done = Stopwatch(learner.traffic), first_step
-    while done < max_steps and not learner.has_converged:
+    while done < max_steps and not has_converged():
         window, micro_batches = next(batches)
         watch.lap("data")
         own_sums = learner.backward(done, micro_batches)
@@ -83,8 +105,12 @@ def train(
         # An excluded step is tried again on the next window; one that overflowed is lost and counts.
         moved = outcome != "excluded"
         done += moved
-        is_last = done == max_steps or learner.has_converged
-        if sums.stop or (moved and (is_last or sums.save)):
+        # Whoever is asked to stop has little time; the next attempt begins with the validation.
+        if moved and validation.is_due(done) and (done == max_steps or not sums.stop):
+            validation.run(done)
+            watch.skip()
+        is_last = done == max_steps or has_converged()
+        if sums.stop or (moved and (is_last or sums.save or validation.wants_checkpoint(done))):
             save(done)
             watch.skip()
         if sums.stop and not is_last:

@@ -107,6 +107,28 @@ NUMBERS = MetricSet(
     "number",
 )
 
+ROW_SUMS = ("nats", "correct", "squared_error", "targets", "bytes")
+"""What can be summed row by row. The variation of labels is of a whole split."""
+
+
+def validating_measure(metric_set: MetricSet, metric: str | None) -> Measure:
+    """The figure that a run is validated by.
+
+    Raises:
+        ConfigError: these data have no such figure, or it cannot be summed row by row.
+    """
+    possible = {each.name: each for each in metric_set.measures if each.denominator in ROW_SUMS}
+    if metric is None:
+        return metric_set.decisive
+    if metric not in possible:
+        raise ConfigError(
+            f"there is no figure {metric!r} to validate by; these data have {', '.join(possible)}.",
+            where="training.validation.metric",
+            advice="Name one of them, or take the key out.",
+        )
+    return possible[metric]
+
+
 _ROOTS: Final = {"mean_squared_error": "rmse"}
 
 

@@ -198,6 +198,11 @@ EVENTS: Mapping[str, Declared] = {
     ),
     "heartbeat": _at("Work without steps makes progress.", "what num_done"),
     "checkpoint": _span("Steps wait for a checkpoint's copy.", f"step size_bytes {_TRAFFIC}"),
+    "restore.best": _span("The checkpoint that validated best becomes the model.", "step quarantined"),
+    "validation": _span(
+        "The model is validated, and what that came to.",
+        f"step metric value num_rows best_step stale patience {_TRAFFIC}",
+    ),
     "checkpoint.durable": _at("It is durable.", "step size_bytes durable_s"),
     "checkpoint.quarantined": _at("One is corrupt, and quarantined.", "checkpoint problem what"),
     "profile": _span("A trace is taken.", "path last_step"),

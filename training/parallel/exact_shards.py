@@ -15,6 +15,7 @@ Every replica runs every block, once: FSDP2's ranks wait for each other there.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from headway.training.checkpoint.proof import proof_loss
+from headway.training.checkpoint.proof import evaluation_mode, proof_loss
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.optimizers.update_rule import gradient
 from headway.training.parallel.exact_replicas import trained_parameters
@@ -86,6 +87,12 @@ class ExactShards(MeshStrategy):
         loss = proof_loss(self._recipe, self.model, batch)
         self._reshard()
         return loss
+
+    def measures(self, batch: Batch) -> Mapping[str, Tensor]:
+        with evaluation_mode(self.model):
+            measured = self._recipe.measures(self.model, batch)
+        self._reshard()
+        return measured
 
     def _gather_replicas(self, rows: Tensor) -> Tensor:
         shape = self._mesh.shape

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.checkpoint.pieces import Piece, State
+from headway.training.checkpoint.proof import evaluation_mode
 from headway.training.config.parallel import mesh_shape
 from headway.training.config.seeds import derive, seed_everything
 from headway.training.config.training_spec import TrainingSpec
@@ -137,6 +138,12 @@ class MeshStrategy:
         # FSDP2 gathers weights for a forward pass and frees them after the backward pass, which does not come here.
         self._reshard()
         return float(nats / max(1.0, num_tokens))
+
+    def measures(self, batch: Batch) -> Mapping[str, Tensor]:
+        with evaluation_mode(self.model), self._autocast():
+            measured = self._recipe.measures(self.model, batch)
+        self._reshard()
+        return measured
 
     def whole_matrix(self, name: str, values: Tensor) -> Tensor | None:
         return self._locals[name].whole(values)

@@ -14,7 +14,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from headway.training.checkpoint.pieces import Piece, State, pieces_of
-from headway.training.checkpoint.proof import proof_loss
+from headway.training.checkpoint.proof import evaluation_mode, proof_loss
 from headway.training.observe.telemetry import PartClock
 from headway.training.optimizers.muon import UnshardedMatrices
 from headway.training.ranks.utilisation import parameters_of
@@ -77,6 +77,12 @@ class ParallelStrategy(Protocol):
     def proof_loss(self, batch: Batch) -> float:
         """Mean loss a token in nats, in evaluation mode, the same on every rank; all ranks call it."""
 
+    def measures(self, batch: Batch) -> Mapping[str, Tensor]:
+        """What the recipe measures of a batch of this rank's own, in evaluation mode; all ranks call it equally often.
+
+        Not where several ranks make up one forward pass.
+        """
+
     def whole_matrix(self, name: str, values: Tensor) -> Tensor | None:
         """The whole of a matrix whose slice is laid out as that parameter; None if this rank has it whole already.
 
@@ -109,6 +115,10 @@ class UnshardedModel(UnshardedMatrices):
 
     def proof_loss(self, batch: Batch) -> float:
         return proof_loss(self._recipe, self.model, batch)
+
+    def measures(self, batch: Batch) -> Mapping[str, Tensor]:
+        with evaluation_mode(self.model):
+            return self._recipe.measures(self.model, batch)
 
     def piece(self, like: str, values: Tensor) -> Tensor | Piece:
         return values

@@ -8,7 +8,7 @@ import dataclasses
 import gc
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +19,7 @@ from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.errors import IntegrityError, RunStopped
 from headway.data_contracts.store.publication import Workspace, make_folder
 from headway.training.checkpoint.inexactness import HALVED_MICRO_BATCH, INEXACT_RESUMES, inexactness
+from headway.training.checkpoint.layout import directory_name
 from headway.training.checkpoint.pieces import Content
 from headway.training.checkpoint.proof import fingerprint
 from headway.training.checkpoint.read import VerifiedCheckpoint
@@ -28,7 +29,7 @@ from headway.training.checkpoint.save import Checkpointer, SavedCheckpoint
 from headway.training.config.checkpoints import save_is_due
 from headway.training.config.loader_spec import loader_spec
 from headway.training.config.parallel import mesh_that_decides_bits
-from headway.training.config.shards import TRAIN
+from headway.training.config.shards import TRAIN, VALIDATION
 from headway.training.config.training_spec import replicas_per_rank
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.engine.batches import RankBatches, prefetched, proof_batch
@@ -43,6 +44,8 @@ from headway.training.engine.run_documents import (
     training_spec,
 )
 from headway.training.engine.step_recorder import StepRecorder
+from headway.training.evaluation.validation import Validation
+from headway.training.evaluation.validation_rows import ValidationRows
 from headway.training.frozen.result import is_finished, publish_result
 from headway.training.guards.memory import explaining_out_of_memory, remember_allocations, with_noted_micro_batch
 from headway.training.guards.step_guard import RollBack, StepGuard
@@ -94,11 +97,33 @@ def train_run(rank: RankProcess, workspace: Workspace, run: Link, run_dir: Path)
             with ledger.span("data.open"):
                 heartbeat = Heartbeat(ledger, "data.open")
                 reader = ShardReader(workspace, documents.manifest, TRAIN, also=documents.mixed, on_shard=heartbeat)
+                validates_on = _validation_rows(workspace, documents, heartbeat)
             remember_allocations(process_group.device)
-            _Session(rank, documents, run, run_dir, reader, process_group).run_to_the_end()
+            _Session(rank, documents, run, run_dir, reader, validates_on, process_group).run_to_the_end()
         # Timed apart, for collectives may wait here for slow peers.
         with ledger.span("teardown"):
             process_group_stack.close()
+
+
+def _validation_rows(
+    workspace: Workspace, documents: RunDocuments, on_shard: Callable[[], None]
+) -> ValidationRows | None:
+    spec = documents.training.validation
+    if spec is None:
+        return None
+    return ValidationRows(
+        workspace,
+        documents.manifest,
+        ShardReader(workspace, documents.manifest, VALIDATION, on_shard=on_shard),
+        metric=spec.metric,
+        # What fits with gradients fits without, and decides bits already.
+        block_rows=documents.training.micro_batch_sequences,
+        max_rows=spec.max_rows,
+    )
+
+
+MAX_BEST_LOST = 2
+"""A disk that damages what it is given would have the run begin anew for ever."""
 
 
 class _Session:
@@ -109,6 +134,7 @@ class _Session:
         run: Link,
         run_dir: Path,
         reader: ShardReader,
+        validates_on: ValidationRows | None,
         process_group: ProcessGroup,
     ) -> None:
         self._rank, self._run, self._process_group, self._reader = rank, run, process_group, reader
@@ -127,19 +153,55 @@ class _Session:
         self._saved_s = 0.0
         self._stop = StopConditions(lambda: rank.stop_requested, rank.stop_at)
         self._profiler = StepProfiler(rank, run_dir, self._spec.profile)
+        self._validates_on, self._num_best_lost = validates_on, 0
 
     def run_to_the_end(self) -> None:
         at_most: int | None = None
-        while (at_most := self._train(self._begin(at_most))) is not None:
+        while (at_most := self._train(self._begin(at_most))) is not None or (at_most := self._take_best()) is not None:
             # Released before the next attempt to build it, which needs the memory.
             self._release_memory()
         with self._rank.ledger.span("result") as fields:
             # A generator that gathers tensor by tensor: never the whole state on one rank.
             full_tensors = Heartbeat(self._rank.ledger, "result").beside(self._learner.full_tensors())
-            if self._process_group.leads and self._checkpointer.newest is not None:
-                publish_result(self._run_dir, self._run, self._checkpointer.newest, full_tensors, self._rank.fence)
+            if self._process_group.leads and self._model is not None:
+                publish_result(self._run_dir, self._run, self._model, full_tensors, self._rank.fence)
             collections.deque(full_tensors, maxlen=0)  # all ranks take part in making them up
             fields |= as_fields(self._process_group.traffic.take())
+
+    def _take_best(self) -> int | None:
+        """Of the checkpoints that validated best, take up the model, where that is the run's; else the last one is.
+
+        Returns None; or to which step the run has to go back, at most, because that checkpoint is good no longer.
+
+        Raises:
+            IntegrityError: that was so again and again.
+        """
+        self._model, best = self._checkpointer.newest, self._validation.best_step  # the former is rank 0's alone
+        if best in (None, self._checkpointer.saved_step):
+            return None
+        with self._rank.ledger.span("restore.best", step=best) as fields:
+            verified = restore_newest(
+                self._run_dir,
+                self._run,
+                self._process_group,
+                state=self._learner.tensors(),
+                step=best,
+                on_quarantine=partial(self._report_quarantine, fields),
+                on_part=Heartbeat(self._rank.ledger, "restore.best"),
+                fence=self._rank.fence,
+            )
+            if verified is None:
+                self._num_best_lost += 1
+                if self._num_best_lost > MAX_BEST_LOST:
+                    raise IntegrityError(
+                        f"the checkpoint that validated best was no longer good {self._num_best_lost} times.",
+                        where=str(self._checkpoints / directory_name(best)),
+                        advice="Look at the disk; what was put aside lies in `quarantine`, beside the checkpoints.",
+                    )
+                return best - 1
+            self._learner.load(verified.tensors, verified.manifest.scalars)
+        self._model = verified.manifest
+        return None
 
     def _train(self, first_step: int) -> int | None:
         """Train to the end, and return None; or to where the guard wants to go back, at most to the step returned."""
@@ -169,6 +231,7 @@ class _Session:
                         # Asked at each step, since the guard may exclude windows that are on their way.
                         ((window, batch) for window, batch in numbered if not self._guard.plan.excludes(window)),
                         self._guard,
+                        self._validation,
                         first_step=first_step,
                         max_steps=self._spec.max_steps,
                         stop_is_due=self._stop,
@@ -220,7 +283,7 @@ class _Session:
 
     def _release_memory(self) -> None:
         """Give up the model and all that belongs to it: the device need not hold two of them."""
-        del self._learner, self._recorder, self._checkpointer, self._proof_batch
+        del self._learner, self._validation, self._recorder, self._checkpointer, self._proof_batch
         gc.collect()  # hooks and the parameters they lie on hold each other
         if self._process_group.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -236,6 +299,14 @@ class _Session:
             # Fresh weights first, always: a checkpoint is loaded into what was built, and must fit it.
             self._learner = self._new_learner()
             self._recorder = StepRecorder(self._rank, self._recipe, self._spec, self._process_group, self._learner)
+            self._validation = Validation(
+                self._spec.validation,
+                cast("Learner", self._learner),  # no trees are validated
+                self._validates_on,
+                self._process_group,
+                self._rank.ledger,
+                max_steps=self._spec.max_steps,
+            )
             self._proof_batch = proof_batch(self._reader, self._spec, self._process_group.device)
             step = fields["step"] = self._restore(fields)
             self._saved_s = time.monotonic()
@@ -298,6 +369,7 @@ class _Session:
         manifest = verified.manifest
         self._learner.load(verified.tensors, manifest.scalars)
         self._guard.restore(str(manifest.scalars["guard"]))
+        self._validation.load(manifest.scalars)
         self._recorder.tokens_seen = int(manifest.scalars["tokens_seen"])
         self._inexact_resumes = int(manifest.scalars[INEXACT_RESUMES]) + self._is_inexact(verified)
         if self._halved_micro_batch is None and HALVED_MICRO_BATCH in manifest.scalars:
@@ -348,7 +420,8 @@ class _Session:
     def _discard_expired(self, step: int) -> None:
         self._known_good.add(step)
         spec, fence = self._spec.checkpoints, self._rank.fence
-        discard_expired(self._checkpoints, spec, known_good=self._known_good, fence=fence)
+        also = self._validation.kept_steps
+        discard_expired(self._checkpoints, spec, known_good=self._known_good, also=also, fence=fence)
 
     def _inexact(self) -> dict[str, int]:
         halved = {} if self._halved_micro_batch is None else {HALVED_MICRO_BATCH: self._halved_micro_batch}
@@ -368,6 +441,7 @@ class _Session:
                 **self._inexact(),
                 "guard": self._guard.state(),
                 **({} if (loss := self._guard.recent_loss) is None else {"loss": loss}),
+                **self._validation.scalars(),
                 **self._learner.scalars(),
             },
             proof_batch=self._proof_batch,

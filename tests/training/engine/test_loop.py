@@ -16,6 +16,40 @@ from headway.training.guards.step_guard import StepGuard
 from headway.training.observe.traffic import TrafficMeter
 
 
+class NoValidation:
+    has_converged = False
+
+    def is_due(self, step):
+        return False
+
+    def wants_checkpoint(self, step):
+        return False
+
+
+NEVER = NoValidation()
+
+
+class EverySecond(NoValidation):
+    """Converged after the validation of one step, and wants the checkpoint of another."""
+
+    def __init__(self, *, ends_at=None, best=None):
+        self.validated = []
+        self._ends_at, self._best = ends_at, best
+
+    @property
+    def has_converged(self):
+        return self._ends_at in self.validated
+
+    def is_due(self, step):
+        return step > 0 and step % 2 == 0 and step not in self.validated
+
+    def run(self, step):
+        self.validated.append(step)
+
+    def wants_checkpoint(self, step):
+        return step == self._best
+
+
 class Recorder:
     """Stands in for a learner: notes what it is asked to do.
 
@@ -63,11 +97,12 @@ class Recorder:
         self.records.append(step)
         self.laps.append((watch.started_unix_s, dict(watch.laps_s)))
 
-    def run(self, first_step, max_steps, stop_is_due=lambda _step: False, action="stop"):
+    def run(self, first_step, max_steps, stop_is_due=lambda _step: False, action="stop", validation=NEVER):
         train(
             self,
             ((window, window) for window in itertools.count(first_step)),
             StepGuard(GuardSpec(non_finite=NonFinitePolicy(action=action))),
+            validation,
             first_step=first_step,
             max_steps=max_steps,
             stop_is_due=stop_is_due,
@@ -83,6 +118,31 @@ def test_it_saves_every_so_many_steps_and_at_the_end():
     loop.run(0, 10)
     assert loop.steps == list(range(10))
     assert loop.saved == [4, 8, 10]
+
+
+def test_a_run_that_has_converged_ends_with_a_checkpoint_and_the_best_one_is_kept_when_it_comes():
+    loop, validation = Recorder(), EverySecond(ends_at=6, best=2)
+    loop.run(0, 10, validation=validation)
+    assert loop.steps == list(range(6))
+    assert validation.validated == [2, 4, 6]
+    assert loop.saved == [2, 4, 6]
+
+
+def test_whoever_is_asked_to_stop_validates_later_and_the_next_attempt_does_it_first():
+    loop, validation = Recorder(stop_at=4), EverySecond(ends_at=4)
+    with pytest.raises(RunStopped):
+        loop.run(0, 10, validation=validation)
+    assert (loop.saved, validation.validated) == ([4], [2])
+    again = Recorder()
+    again.run(4, 10, validation=validation)
+    assert validation.validated == [2, 4]
+    assert again.steps == [], "it had converged"
+
+
+def test_the_last_step_is_validated_even_where_a_stop_comes_with_it():
+    loop, validation = Recorder(stop_at=4), EverySecond()
+    loop.run(0, 4, validation=validation)
+    assert validation.validated == [2, 4]
 
 
 def test_it_goes_on_where_the_checkpoint_left_off():

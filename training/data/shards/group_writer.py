@@ -12,7 +12,7 @@ from headway.data_contracts.store.documents import FittedState, ShardGroup, Stor
 from headway.data_contracts.store.errors import ConfigError, DataError, EncodingRefused
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import FileDigests
-from headway.training.config.shards import HELDOUT, ShardSpec
+from headway.training.config.shards import ShardSpec
 from headway.training.data.encode.blocks import EncodedBlock, SourceBlock
 from headway.training.data.encode.encoders import SOURCES, libraries, load_encoder
 from headway.training.data.encode.protocol import Encoder, EncoderStream, ExternalResource
@@ -118,9 +118,8 @@ class GroupWriter:
             return store_group(self._workspace, key, [each.result() for each in stored])
 
     def _part(self, task: GroupTask, split: str) -> _Part:
-        held_out = self._spec.heldout_fraction
-        # The memory is shared out as rows will be, so that both splits spill about equally.
-        share = 1.0 if len(task.splits) == 1 else held_out if split == HELDOUT else 1 - held_out
+        # The memory is shared out as rows will be, so that all splits spill about equally.
+        share = 1.0 if len(task.splits) == 1 else self._spec.share_of(split)
         shuffle = BucketShuffle(self.columns, int(self._buffer_bytes * share), self._scratch)
         stream = self._encoder.stream(row_seed(self._spec, task.group, split))
         return _Part(split, self._encoder, stream, shuffle, len(task.members))

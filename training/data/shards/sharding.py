@@ -109,7 +109,8 @@ def write_shards(
                     job.cancel()
         columns = writer.columns
     # After all are written: the gate looks at the whole, and finished groups are kept for the next try.
-    check_skew([part.group for part in parts], spec.skew, classes_of(spec.encoder, fitted.statistics))
+    classes = classes_of(spec.encoder, fitted.statistics)
+    check_skew([part.group for part in parts], spec.skew, classes, splits=spec.splits)
     return ShardManifest(
         snapshot=snapshot,
         receipt=receipt,

@@ -8,7 +8,7 @@ import numpy as np
 
 from headway.data_contracts.store.documents import ShardGroup
 from headway.data_contracts.store.errors import ConfigError, DataError
-from headway.training.config.shards import SPLITS, SkewLimits
+from headway.training.config.shards import SPLITS, VALIDATION, SkewLimits
 from headway.training.data.shards.group_store import MAX_CLASSES_COUNTED
 
 ADVICE = "Balance the source, change shards.group_by or shards.num_groups, or raise the limit in shards.skew."
@@ -34,7 +34,13 @@ def refuse_unjudgeable(limits: SkewLimits, num_classes: int) -> None:
     )
 
 
-def check_skew(groups: Sequence[ShardGroup], limits: SkewLimits, classes: Sequence[int | str] = ()) -> None:
+def check_skew(
+    groups: Sequence[ShardGroup],
+    limits: SkewLimits,
+    classes: Sequence[int | str] = (),
+    *,
+    splits: Sequence[str] = SPLITS,
+) -> None:
     """Judge each split by itself.
 
     Args:
@@ -44,7 +50,7 @@ def check_skew(groups: Sequence[ShardGroup], limits: SkewLimits, classes: Sequen
         DataError: names the first group or shard beyond a limit, its figure and the limit; or a split without rows.
     """
     # Each split by itself: held-out groups are few, and would hide among the others.
-    for split in SPLITS:
+    for split in splits:
         members = [group for group in groups if group.split == split]
         if not sum(group.num_rows for group in members):
             raise without_rows(split)
@@ -55,9 +61,10 @@ def check_skew(groups: Sequence[ShardGroup], limits: SkewLimits, classes: Sequen
 
 
 def without_rows(split: str) -> DataError:
+    share = "validation_fraction" if split == VALIDATION else "heldout_fraction"
     return DataError(
         f"split {split!r} has no rows.",
-        advice="Add data, or change shards.heldout_fraction, shards.split_salt or what shards.split lists.",
+        advice=f"Add data, or change shards.{share}, shards.split_salt or what shards.split lists.",
     )
 
 

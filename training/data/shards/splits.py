@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data_contracts.store.errors import DataError
-from headway.training.config.given_split import HELD_OUT, NEITHER, TRAINS
-from headway.training.config.shards import HELDOUT, SPLITS, TRAIN, ShardSpec
+from headway.training.config.given_split import HELD_OUT, NEITHER, TRAINS, VALIDATES
+from headway.training.config.shards import HELDOUT, TRAIN, VALIDATION, ShardSpec
 from headway.training.data.splitmix import hash_text, splitmix64
 
 NO_ROWS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
@@ -19,7 +19,8 @@ GROUP_BITS = 52
 """Of a group's number where it is a hash: any reader of JSON keeps it exactly."""
 
 MOST = 2**64 - 1
-NAMES = {TRAINS: TRAIN, HELD_OUT: HELDOUT, NEITHER: None}
+NAMES = {NEITHER: None, TRAINS: TRAIN, HELD_OUT: HELDOUT, VALIDATES: VALIDATION}
+"""Of the codes of a given split, which count from 0."""
 
 Mask = NDArray[np.bool_]
 Read = Callable[[], Iterator[Any]]
@@ -47,7 +48,7 @@ class GroupTask(NamedTuple):
     name: str
     """For a person: the folder or file behind the group's number."""
     splits: tuple[str, ...]
-    """One where the path decides, both where rows do."""
+    """One where the path decides, all where rows do."""
     members: tuple[SourceRows, ...]
     """In packing order."""
 
@@ -90,7 +91,7 @@ def plan_groups(sources: Iterable[SourceRows], spec: ShardSpec) -> list[GroupTas
 
 
 def split_of(path: str, spec: ShardSpec) -> str | None:
-    """Where files decide: `heldout` for the given share of paths, by hash, or as the given split says; None: neither.
+    """Where files decide: by hash of the path, or as the given split says; None: in none.
 
     Raises:
         DataError: the given split names the file twice, or does not and it is not to be left out.
@@ -98,12 +99,15 @@ def split_of(path: str, spec: ShardSpec) -> str | None:
     if spec.split is not None:
         return NAMES[spec.split.of_path(path)]
     # By hash of the path, so that a file keeps its split while others come and go.
-    return HELDOUT if hash_text("split", spec.split_salt, path) < _threshold(spec.heldout_fraction) else TRAIN
+    place = hash_text("split", spec.split_salt, path)
+    if place < _threshold(spec.heldout_fraction):
+        return HELDOUT
+    return VALIDATION if spec.validation_fraction and place >= _threshold(_first_validating(spec)) else TRAIN
 
 
 def _splits_of(path: str, spec: ShardSpec) -> tuple[str, ...]:
     if not (spec.split_by == "file" or (spec.split is not None and spec.split.column is None)):
-        return SPLITS
+        return spec.splits
     split = split_of(path, spec)
     return () if split is None else (split,)
 
@@ -135,10 +139,14 @@ def rows_by_split(
 
         values = plain(column_of(batch, spec.split.column, source.path))
         codes = spec.split.of_values(values, source.path)
-        # Two masks: a given split may name rows for neither side.
-        return (HELDOUT, codes == HELD_OUT), (TRAIN, codes == TRAINS)
+        # A mask each: a given split may name rows for none of them.
+        named = ((HELDOUT, codes == HELD_OUT), (TRAIN, codes == TRAINS), (VALIDATION, codes == VALIDATES))
+        return tuple((split, mask) for split, mask in named if split in spec.splits)
     held_out = within_fraction(source, batch, row_numbers, spec, spec.heldout_fraction)
-    return (HELDOUT, held_out), (TRAIN, ~held_out)
+    if VALIDATION not in spec.splits:
+        return (HELDOUT, held_out), (TRAIN, ~held_out)
+    validates = ~within_fraction(source, batch, row_numbers, spec, _first_validating(spec))
+    return (HELDOUT, held_out), (TRAIN, ~(held_out | validates)), (VALIDATION, validates)
 
 
 def within_fraction(
@@ -159,6 +167,11 @@ def within_fraction(
         hashes = _key_hashes(source, batch, spec.split_key, spec.split_salt)
     # At a fraction of 1 the threshold would be 2**64, which 64 bits cannot hold.
     return hashes <= np.uint64(MOST) if fraction >= 1 else hashes < np.uint64(threshold)
+
+
+def _first_validating(spec: ShardSpec) -> float:
+    # From the other end than what is held out: a changed share makes no row that validates one that evaluates.
+    return 1 - spec.validation_fraction
 
 
 def _key_hashes(source: SourceRows, batch: Any, key: str, salt: str) -> NDArray[np.uint64]:
@@ -212,13 +225,14 @@ def _in_packing_order(members: list[SourceRows], spec: ShardSpec) -> tuple[Sourc
 
 
 def _refuse_empty_splits(present: set[str], num_files: int, spec: ShardSpec) -> None:
-    for split in sorted({TRAIN, HELDOUT} - present):
+    for split in sorted({*spec.splits} - present):
         if spec.split is not None:
             raise DataError(
                 f"none of {num_files} files falls into split {split!r}, which shards.split gives.",
                 advice="Add files, or change the globs.",
             )
+        share = "validation_fraction" if split == VALIDATION else "heldout_fraction"
         raise DataError(
-            f"none of {num_files} files falls into split {split!r} (heldout_fraction {spec.heldout_fraction}).",
-            advice="Add files, change shards.heldout_fraction or shards.split_salt, or set shards.split_by to `row`.",
+            f"none of {num_files} files falls into split {split!r} ({share} {getattr(spec, share)}).",
+            advice=f"Add files, change shards.{share} or shards.split_salt, or set shards.split_by to `row`.",
         )

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import DataError
 from headway.tasks.rows.pipeline_split import pipeline_split
-from headway.training.config.shards import HELDOUT, TRAIN, ShardSpec
+from headway.training.config.shards import HELDOUT, TRAIN, VALIDATION, ShardSpec
 from headway.training.data.shards.row_blocks import blocks_of, listed_without_rows
 from headway.training.data.shards.splits import NO_ROWS, SourceRows, plan_groups, within_fraction
 
@@ -32,7 +32,7 @@ def by_column(**split: Any) -> ShardSpec:
 
 
 def rows_of(spec: ShardSpec, *sources: SourceRows) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {TRAIN: [], HELDOUT: []}
+    found: dict[str, list[int]] = {split: [] for split in spec.splits}
     for task in plan_groups(sources, spec):
         for member in task.members:
             for split, block in blocks_of(member, task, spec):
@@ -55,7 +55,7 @@ def test_what_no_split_lists_trains_if_only_what_is_held_out_is_listed() -> None
 )
 def test_a_value_that_no_split_lists_is_refused_or_left_out_as_asked(values: list[Any], message: str) -> None:
     listed = {"train": ["train"], "heldout": ["test"]}
-    with pytest.raises(DataError, match=rf"a\.csv: column 'part' is {message}, which neither split lists.*leave_out"):
+    with pytest.raises(DataError, match=rf"a\.csv: column 'part' is {message}, which no split lists.*leave_out"):
         rows_of(by_column(**listed), source(values))
     assert rows_of(by_column(**listed, others="leave_out"), source(PARTS)) == {TRAIN: [0, 3], HELDOUT: [2]}
 
@@ -124,7 +124,7 @@ def test_files_are_told_by_globs_as_a_sources_are() -> None:
     files = [source([None], path) for path in ("2024/a/b.csv", "2025/c.csv", "2026/d.csv")]
     held = {member.path for task in plan_groups(files, spec) if task.splits == (HELDOUT,) for member in task.members}
     assert held == {"2026/d.csv"}
-    with pytest.raises(DataError, match=r"2027/e\.csv: neither split lists the file"):
+    with pytest.raises(DataError, match=r"2027/e\.csv: no split lists the file"):
         plan_groups([*files, source([None], "2027/e.csv")], spec)
     left = ShardSpec.model_validate({"split": {**spec.split.model_dump(), "others": "leave_out"}})
     paths = {m.path for task in plan_groups([*files, source([None], "2027/e.csv")], left) for m in task.members}
@@ -136,9 +136,25 @@ def test_files_are_told_by_globs_as_a_sources_are() -> None:
         plan_groups(files, both)
 
 
+def test_a_third_list_names_what_validates_by_values_and_by_globs() -> None:
+    listed = by_column(train=["train"], validation=["valid"], heldout=["test"])
+    assert listed.splits == (TRAIN, HELDOUT, VALIDATION)
+    assert rows_of(listed, source(PARTS[:4])) == {TRAIN: [0, 3], VALIDATION: [1], HELDOUT: [2]}
+    globs = ShardSpec.model_validate({"split": {"validation": ["2025/**"], "heldout": ["2026/**"]}})
+    files = [source([None], path) for path in ("2024/a.csv", "2025/b.csv", "2026/c.csv")]
+    found = {task.splits: [member.path for member in task.members] for task in plan_groups(files, globs)}
+    assert found == {(TRAIN,): ["2024/a.csv"], (VALIDATION,): ["2025/b.csv"], (HELDOUT,): ["2026/c.csv"]}
+    assert listed.splitting != by_column(train=["train"], heldout=["test"]).splitting
+    assert "validation" not in by_column(heldout=["test"]).splitting["split"], "as before there was such a list"
+
+
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
+        ({"split": {"column": "part", "validation": ["b"], "heldout": ["b"]}}, "both splits list 'b'"),
+        ({"split": {"column": "part", "heldout": ["b"]}, "validation_fraction": 0.1}, "split.validation"),
+        ({"heldout_fraction": 0.5, "validation_fraction": 0.5}, "leave nothing to train on"),
+        ({"validation_fraction": 0.6}, "validation_fraction"),
         ({"split": {"column": "part", "train": ["a"], "heldout": []}}, "heldout"),
         ({"split": {"column": "part", "train": ["a", "b"], "heldout": ["b"]}}, "both splits list 'b'"),
         ({"split": {"heldout": [3]}}, "globs are texts"),

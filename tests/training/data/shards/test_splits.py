@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import DataError
-from headway.training.config.shards import HELDOUT, TRAIN, ShardSpec
+from headway.training.config.shards import HELDOUT, TRAIN, VALIDATION, ShardSpec
 from headway.training.data.shards.splits import NO_ROWS, SourceRows, group_of, plan_groups, split_of
 
 PATHS = [f"folder/file_{number}.py" for number in range(4000)]
@@ -28,6 +28,27 @@ def test_holding_out_more_never_moves_a_held_out_file_into_training(path: str, o
     less, more = sorted((one, two))
     if split_of(path, ShardSpec(heldout_fraction=less)) == HELDOUT:
         assert split_of(path, ShardSpec(heldout_fraction=more)) == HELDOUT
+
+
+def test_the_share_of_files_that_validate_is_as_asked_and_none_is_taken_from_those_held_out() -> None:
+    without, with_it = ShardSpec(heldout_fraction=0.1), ShardSpec(heldout_fraction=0.1, validation_fraction=0.2)
+    splits = {path: split_of(path, with_it) for path in PATHS}
+    assert sum(split == VALIDATION for split in splits.values()) / len(PATHS) == pytest.approx(0.2, abs=0.02)
+    assert all(splits[path] == HELDOUT for path in PATHS if split_of(path, without) == HELDOUT)
+
+
+SHARES = st.tuples(st.floats(0.001, 0.99), st.floats(0.001, 0.5)).filter(lambda shares: sum(shares) < 1)
+
+
+@given(st.text(), SHARES, SHARES)
+def test_what_validates_evaluates_under_no_other_shares_that_leave_room_for_both(path, one, two) -> None:
+    (heldout, _), (_, validates) = one, two
+    if heldout + validates <= 1 and split_of(path, _shares(*two)) == VALIDATION:
+        assert split_of(path, _shares(*one)) != HELDOUT
+
+
+def _shares(heldout: float, validates: float) -> ShardSpec:
+    return ShardSpec(heldout_fraction=heldout, validation_fraction=validates)
 
 
 def test_groups_are_used_evenly_and_independently_of_the_split() -> None:

@@ -1,0 +1,81 @@
+"""Which rows have validated runs of a pipeline: none of them ever evaluates a model.
+
+Rows that validate have the last hashes and those that are held out the first, so a changed share keeps them apart until
+one of the two goes beyond what the other had. A given split may name for the one what it named for the other. Both are
+refused, for a model that was chosen on some rows looks too good on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.documents import Document, Json
+from headway.data_contracts.store.errors import ConfigError, RefConflict
+from headway.tasks.core.context import RunContext
+from headway.tasks.rows.heldout_parts import splitting_rule
+from headway.training.config.shards import ShardSpec
+
+
+class ValidationSplit(Document):
+    """Which rows validate runs of a pipeline."""
+
+    kind: ClassVar[str] = "validation-split"
+    pipeline: str
+    """The pipeline's name."""
+    splitting: Json
+    """How rows are told apart; under another rule other rows validate."""
+    fraction: float
+    """Of all rows, those with the last hashes; 0 of a given split."""
+    listed: tuple[str, ...]
+    """By a given split, as they would be written in Python."""
+
+
+def require_apart(context: RunContext, shards: ShardSpec) -> None:
+    """Write down which rows validate, before shards have them.
+
+    Raises:
+        ConfigError: rows that have validated runs of this pipeline are to evaluate models.
+    """
+    heldout = () if shards.split is None else tuple(map(repr, shards.split.heldout))
+    # Some room for the rounding of a share that is written otherwise: 1 - 0.9 is not 0.1.
+    furthest = max((each.fraction for each in _recorded(context, shards)), default=0.0)
+    if shards.split is None and shards.heldout_fraction + furthest > 1 + 1e-12:
+        _refuse(f"{shards.heldout_fraction:g} takes in rows that", "shards.heldout_fraction")
+    seen = {value for each in _recorded(context, shards) for value in each.listed}
+    if both := [value for value in heldout if value in seen]:
+        _refuse(f"what {', '.join(both[:5])} names", "shards.split.heldout", "has")
+    own = ValidationSplit(
+        pipeline=context.pipeline,
+        splitting=splitting_rule(shards),
+        fraction=shards.validation_fraction,
+        listed=() if shards.split is None else tuple(map(repr, shards.split.validation)),
+    )
+    while (own.fraction or own.listed) and own not in _recorded(context, shards):
+        entry = refs.current(context.workspace, _ref_of(context.pipeline))
+        link = context.workspace.publish_document(own)
+        try:
+            refs.move(context.workspace, _ref_of(context.pipeline), link, expected=entry, reason="rows validate")
+        except RefConflict:
+            continue
+
+
+def _ref_of(pipeline: str) -> str:
+    return f"validated/{pipeline}"
+
+
+def _recorded(context: RunContext, shards: ShardSpec) -> Iterator[ValidationSplit]:
+    rule = splitting_rule(shards)
+    for entry in refs.history(context.workspace, _ref_of(context.pipeline)):
+        recorded = context.workspace.load(entry.target, ValidationSplit)
+        if recorded.splitting == rule:
+            yield recorded
+
+
+def _refuse(what: str, where: str, verb: str = "have") -> None:
+    raise ConfigError(
+        f"{what} {verb} validated runs of this pipeline, and would evaluate its models now.",
+        where=where,
+        advice="Hold out other rows, or change shards.split_salt, which draws all of them anew.",
+    )

@@ -1,0 +1,35 @@
+"""No row that has validated a run of a pipeline evaluates its models, whatever shares and lists say later."""
+
+from __future__ import annotations
+
+import pytest
+
+from headway.data_contracts.store.errors import ConfigError
+from headway.tasks.rows.validation_split import require_apart
+from headway.training.config.shards import ShardSpec
+from tests.tasks.days import TABLE, Days, shards_spec
+
+pytestmark = pytest.mark.process
+
+
+def test_a_share_that_takes_in_rows_that_validated_is_refused_also_when_none_validate_any_more(days: Days) -> None:
+    def spec(heldout: float, validates: float) -> ShardSpec:
+        return shards_spec(TABLE, heldout_fraction=heldout, validation_fraction=validates)
+
+    require_apart(days.context, spec(0.1, 0.4))
+    require_apart(days.context, spec(0.6, 0.1))
+    for validates in (0.0, 0.1):
+        with pytest.raises(ConfigError, match=r"heldout_fraction.*0\.7 takes in rows that have validated"):
+            require_apart(days.context, spec(0.7, validates))
+    require_apart(days.context, spec(0.7, 0.0).model_copy(update={"split_salt": "anew"}))
+
+
+def test_a_value_that_named_what_validates_names_nothing_that_evaluates(days: Days) -> None:
+    def spec(**lists: list[str]) -> ShardSpec:
+        given = {"column": "part", "train": ["train"], **lists}
+        return shards_spec(TABLE, split_by="given", split=given)
+
+    require_apart(days.context, spec(validation=["dev"], heldout=["test"]))
+    require_apart(days.context, spec(validation=["dev", "dev2"], heldout=["test"]))
+    with pytest.raises(ConfigError, match=r"what 'dev' names has validated"):
+        require_apart(days.context, spec(heldout=["test", "dev"]))

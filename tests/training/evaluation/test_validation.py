@@ -1,0 +1,98 @@
+"""What follows from validations is decided by their figures alone, and is remembered whole."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.config.validation import ValidationSpec
+from headway.training.evaluation.measures import CLASSES, NUMBERS, TEXT, validating_measure
+from headway.training.evaluation.validation import ValidationState
+
+VALUES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
+
+
+def after(values: list[float], spec: ValidationSpec, *, greater_is_better: bool = False) -> ValidationState:
+    state = ValidationState()
+    for number, value in enumerate(values, 1):
+        state = state.after(number, value, spec, greater_is_better=greater_is_better)
+    return state
+
+
+@given(VALUES)
+def test_the_best_is_the_first_of_the_lowest_and_stale_counts_what_came_after_it(values):
+    state = after(values, ValidationSpec(every_steps=1))
+    assert state.best == min(values)
+    assert state.best_step == values.index(min(values)) + 1
+    assert (state.step, state.stale) == (len(values), len(values) - state.best_step)
+
+
+@given(VALUES)
+def test_where_more_is_better_it_is_the_mirror_image(values):
+    spec = ValidationSpec(every_steps=1)
+    lowest, highest = after(values, spec), after([-value for value in values], spec, greater_is_better=True)
+    assert (lowest.best_step, lowest.stale) == (highest.best_step, highest.stale)
+
+
+def test_what_gains_no_more_than_min_delta_is_not_better():
+    state = after([1.0, 0.95, 0.9, 0.85], ValidationSpec(every_steps=1, min_delta=0.1))
+    assert (state.best_step, state.stale) == (4, 0), "together they are: the best stays what it was meanwhile"
+    assert after([1.0, 0.9], ValidationSpec(every_steps=1, min_delta=0.1)).best_step in (1, 2)
+    assert after([1.0, 0.95], ValidationSpec(every_steps=1, min_delta=0.1)).best_step == 1
+
+
+def test_its_memory_is_the_same_after_a_checkpoint():
+    state = after([0.1 + 0.2, 0.7], ValidationSpec(every_steps=1))
+    assert ValidationState.model_validate_json(state.model_dump_json()) == state
+
+
+@given(st.integers(1, 2000), st.integers(1, 300))
+def test_by_steps_it_comes_every_so_many_and_after_the_last(max_steps, every):
+    spec = ValidationSpec(every_steps=every)
+    due = [step for step in range(max_steps + 1) if spec.is_due(step, max_steps)]
+    assert due == sorted({*range(every, max_steps + 1, every), max_steps})
+    assert len(due) == spec.count(max_steps)
+
+
+@given(st.integers(1, 2000), st.lists(st.floats(0.001, 1), min_size=1, max_size=9))
+def test_by_fractions_it_comes_as_often_as_they_differ_and_after_the_last(max_steps, fractions):
+    spec = ValidationSpec(at_fractions=tuple(fractions))
+    due = [step for step in range(max_steps + 1) if spec.is_due(step, max_steps)]
+    assert due[-1] == max_steps and due[0] >= 1 and len(due) == spec.count(max_steps)
+
+
+@pytest.mark.parametrize("fields", [{}, {"every_steps": 5, "at_fractions": (0.5,)}, {"at_fractions": (0.0,)}])
+def test_when_is_said_once(fields):
+    with pytest.raises(ValidationError):
+        ValidationSpec.model_validate(fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"recipe": {"name": "gradient-boosting"}}, "trees"),
+        ({"parallel": {"mode": "fast", "tensor": 2}}, "parallel.tensor"),
+        ({"parallel": {"mode": "fast", "pipeline": 2}}, "parallel.pipeline"),
+    ],
+)
+def test_where_no_rank_has_a_whole_answer_or_steps_are_trees_it_is_refused(fields, problem):
+    with pytest.raises(ValidationError, match=problem):
+        TrainingSpec.model_validate({"validation": {"every_steps": 5}, **fields})
+
+
+def test_a_run_without_it_is_described_as_before_there_was_such_a_thing():
+    assert "validation" not in TrainingSpec().model_dump()
+
+
+def test_the_figure_is_the_decisive_one_or_one_that_rows_add_up_to():
+    assert validating_measure(TEXT, None).name == "bits_per_byte"
+    assert validating_measure(CLASSES, "accuracy").greater_is_better
+    assert validating_measure(NUMBERS, "rmse").name == "rmse"
+    with pytest.raises(ConfigError, match=r"'r2'.*mean_squared_error, rmse"):
+        validating_measure(NUMBERS, "r2")
+    with pytest.raises(ConfigError, match="log_loss, accuracy"):
+        validating_measure(CLASSES, "acuracy")

@@ -1,0 +1,174 @@
+"""A run that is validated ends where and with what it would have, on any number of ranks and through any end of one."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headway.data_contracts.store.digests import sha256_bytes
+from headway.training.checkpoint.layout import committed_steps, directory_name
+from headway.training.checkpoint.read import read_checkpoint
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.optimizer import OptimizerSpec
+from headway.training.config.parallel import ParallelSpec
+from headway.training.config.shards import VALIDATION, BytePairSpec, ShardSpec
+from headway.training.config.validation import ValidationSpec
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.data.shards.splits import NO_ROWS, SourceRows
+from headway.training.evaluation.scorers import score_all, scorer_of
+from headway.training.observe.ledger import Event, read_events
+from headway.training.programs.evaluation import prediction, recipe_of, restored_model
+from tests.training.conftest import TINY, TinyProject, publish_project, text_rows, texts
+
+pytestmark = pytest.mark.process
+
+# So large a learning rate that it is best early, and no better for long.
+UNSTEADY = TINY.model_copy(
+    update={
+        "max_steps": 40,
+        "optimizer": OptimizerSpec(lr=0.3, implementation="foreach"),
+        "checkpoints": CheckpointSpec(every_steps=3, keep_last=2),
+        "validation": ValidationSpec(every_steps=2, patience=4, keep_best=True),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def validated(tmp_path_factory) -> TinyProject:
+    documents = texts()
+    sources = [
+        SourceRows(path, sha256_bytes(data), len(data), 1, NO_ROWS, partial(text_rows, data))
+        for path, data in documents.items()
+    ]
+    spec = ShardSpec(
+        encoder=BytePairSpec(vocab_size=300, sequence_tokens=16),
+        num_groups=3,
+        heldout_fraction=0.2,
+        validation_fraction=0.3,
+        rows_per_row_group=8,
+    )
+    return publish_project(tmp_path_factory.mktemp("validated"), documents, sources, spec)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(validated, tmp_path_factory) -> Path:
+    run_dir: Path = tmp_path_factory.mktemp("undisturbed")
+    assert validated.train(validated.publish_run(UNSTEADY), run_dir, world_size=2) == [0, 0]
+    return run_dir
+
+
+def result(run_dir: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run_dir / "result.json").read_bytes())
+    return found
+
+
+def events(run_dir: Path, name: str) -> list[Event]:
+    """Of rank 0, over all attempts."""
+    spools = sorted(run_dir.glob("attempts/*/ledger/rank-0.jsonl"))
+    return [event for spool in spools for event in read_events(spool) if event["event"] == name]
+
+
+def curve(run_dir: Path) -> dict[int, float]:
+    return {event["step"]: event["value"] for event in events(run_dir, "validation")}
+
+
+def test_a_run_ends_once_it_has_been_no_better_for_long_and_the_best_checkpoint_is_its_model(undisturbed):
+    values = curve(undisturbed)
+    best = min(values, key=lambda step: (values[step], step))
+    assert max(values) == best + 4 * 2 < 40, "patience is 4 validations, every 2 steps"
+    assert result(undisturbed)["step"] == best
+    assert best in committed_steps(undisturbed / "checkpoints"), "older than the two that are kept anyway"
+    assert max(committed_steps(undisturbed / "checkpoints")) == max(values)
+
+
+@pytest.mark.parametrize(("world_size", "shard"), [(1, 1), (4, 1), (2, 2)])
+def test_curve_end_and_model_have_the_same_bits_on_any_number_of_ranks(
+    validated, undisturbed, tmp_path, world_size, shard
+):
+    training = UNSTEADY.model_copy(update={"parallel": ParallelSpec(shard=shard)})
+    codes = validated.train(validated.publish_run(training), tmp_path, world_size=world_size)
+    assert codes == [0] * world_size, validated.log(tmp_path)
+    assert curve(tmp_path) == curve(undisturbed)
+    ours, theirs = result(tmp_path), result(undisturbed)
+    assert (ours["step"], ours["tensors_sha256"]) == (theirs["step"], theirs["tensors_sha256"])
+
+
+def test_the_figure_is_that_of_an_evaluation_of_the_same_rows(validated, undisturbed):
+    step = result(undisturbed)["step"]
+    run = validated.publish_run(UNSTEADY)
+    recipe = recipe_of(validated.workspace, run, validated.manifest)
+    model = restored_model(recipe, run, read_checkpoint(undisturbed / "checkpoints" / directory_name(step)))
+    reader = ShardReader(validated.workspace, validated.manifest, VALIDATION)
+    scorer = scorer_of(validated.workspace, validated.manifest, reader)
+    blocks = score_all(scorer, range(scorer.num_blocks), prediction(recipe, model), on_block=lambda: None)
+    nats, sizes = (math.fsum(value for block in blocks for value in block["sums"][name]) for name in ("nats", "bytes"))
+    assert curve(undisturbed)[step] == pytest.approx(nats / math.log(2) / sizes, rel=1e-6)
+
+
+def test_without_keep_best_the_last_checkpoint_is_the_model_and_nothing_else_is_other(validated, undisturbed, tmp_path):
+    validation = UNSTEADY.validation.model_copy(update={"keep_best": False})
+    run = validated.publish_run(UNSTEADY.model_copy(update={"validation": validation}))
+    assert validated.train(run, tmp_path, world_size=1) == [0]
+    assert curve(tmp_path) == curve(undisturbed)
+    assert result(tmp_path)["step"] == max(curve(undisturbed))
+
+
+def test_looking_changes_no_bit_of_the_training(validated, undisturbed, tmp_path):
+    blind = UNSTEADY.model_copy(update={"validation": None})
+    assert validated.train(validated.publish_run(blind), tmp_path, world_size=1) == [0]
+    losses, seen = (
+        {event["step"]: event["loss"] for event in events(each, "step")} for each in (tmp_path, undisturbed)
+    )
+    assert {step: losses[step] for step in seen} == seen
+    assert len(losses) == 40 > len(seen)
+
+
+def test_a_run_killed_and_stopped_again_and_again_decides_as_an_undisturbed_one(
+    validated, undisturbed, until, tmp_path
+):
+    run = validated.publish_run(UNSTEADY)
+    for world_size, number in ((2, signal.SIGKILL), (1, signal.SIGTERM), (4, signal.SIGKILL)):
+        enough = len(events(tmp_path, "step")) + 4
+        ranks = validated.start(run, tmp_path, world_size=world_size)
+        until(lambda enough=enough: len(events(tmp_path, "step")) >= enough, what="steps")
+        for rank in ranks:
+            rank.send_signal(number)
+        for rank in ranks:
+            rank.wait(60)
+    validated.train(run, tmp_path, world_size=2)
+    assert curve(tmp_path) == curve(undisturbed)
+    assert result(tmp_path)["tensors_sha256"] == result(undisturbed)["tensors_sha256"]
+
+
+def test_a_best_checkpoint_with_a_flipped_bit_is_put_aside_and_trained_again(validated, undisturbed, tmp_path):
+    run = validated.publish_run(UNSTEADY)
+    assert validated.train(run, tmp_path, world_size=2) == [0, 0]
+    expected = result(tmp_path)
+    (tmp_path / "result.json").unlink()
+    file = next((tmp_path / "checkpoints" / directory_name(expected["step"])).glob("tensors-*"))
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 1
+    file.write_bytes(data)
+    assert validated.train(run, tmp_path, world_size=2) == [0, 0]
+    (quarantined,) = events(tmp_path, "checkpoint.quarantined")
+    assert quarantined["checkpoint"].startswith(directory_name(expected["step"]))
+    assert result(tmp_path) == expected
+
+
+def test_of_many_rows_as_many_as_were_asked_for_are_looked_at_and_they_lie_all_over_the_split(validated, tmp_path):
+    from headway.training.evaluation.validation_rows import ValidationRows
+
+    reader = ShardReader(validated.workspace, validated.manifest, VALIDATION)
+    some = ValidationRows(
+        validated.workspace, validated.manifest, reader, metric=None, block_rows=2, max_rows=reader.num_rows // 3
+    )
+    rows = np.concatenate(some._blocks)
+    assert some.num_rows == len(rows) == len(set(rows.tolist())) == reader.num_rows // 3
+    assert rows[-1] >= reader.num_rows - 4

@@ -1,0 +1,157 @@
+"""Validation while training: all ranks look at rows that neither train nor evaluate, and agree on what follows.
+
+Which rows, when, and what follows are functions of the configuration and of the weights alone. Their memory is a scalar
+of every checkpoint, so a run that was cut, or goes on on another number of ranks, decides as it would have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from headway.data_contracts.store.documents import Frozen
+from headway.data_contracts.store.errors import IntegrityError, TrainingFailed
+from headway.training.config.validation import ValidationSpec
+from headway.training.data.load.device_copy import to_tensors
+from headway.training.evaluation.validation_rows import ValidationRows
+from headway.training.observe.heartbeat import Heartbeat
+from headway.training.observe.ledger import Ledger
+from headway.training.observe.traffic import as_fields
+from headway.training.parallel.strategy import Batch, BatchShare
+from headway.training.ranks.distributed import ProcessGroup
+
+SCALAR = "validation"
+"""In a checkpoint: the state."""
+
+
+class ValidatedModel(Protocol):
+    """A learner, as validation sees it."""
+
+    @property
+    def share(self) -> BatchShare: ...
+
+    def measures(self, batch: Batch) -> Mapping[str, Tensor]: ...
+
+
+class ValidationState(Frozen):
+    """What was seen so far."""
+
+    step: int = 0
+    """The last one that was validated; 0: none."""
+    best_step: int = 0
+    best: float | None = None
+    stale: int = 0
+    """Validations since without a better one."""
+
+    def after(self, step: int, value: float, spec: ValidationSpec, *, greater_is_better: bool) -> ValidationState:
+        gain = float("inf") if self.best is None else (value - self.best if greater_is_better else self.best - value)
+        if gain > spec.min_delta:
+            return ValidationState(step=step, best_step=step, best=value)
+        return ValidationState(step=step, best_step=self.best_step, best=self.best, stale=self.stale + 1)
+
+
+class Validation:
+    """
+    Args:
+        model: whose forward passes are validated.
+        rows: of the validation split; None where there is no `spec`, and nothing is validated.
+        ledger: gets a span of each validation, with what came of it.
+    """
+
+    def __init__(
+        self,
+        spec: ValidationSpec | None,
+        model: ValidatedModel,
+        rows: ValidationRows | None,
+        process_group: ProcessGroup,
+        ledger: Ledger,
+        *,
+        max_steps: int,
+    ) -> None:
+        self._spec, self._model, self._rows = spec, model, rows
+        self._process_group, self._max_steps = process_group, max_steps
+        self._ledger, self._heartbeat = ledger, Heartbeat(ledger, SCALAR)
+        self._best_before = 0
+        self.state = ValidationState()
+
+    @property
+    def has_converged(self) -> bool:
+        """Whether the run is to end, for it has become no better for long enough."""
+        patience = None if self._spec is None else self._spec.patience
+        return patience is not None and self.state.stale >= patience
+
+    @property
+    def best_step(self) -> int | None:
+        """Whose checkpoint is the model; None: the last one's."""
+        return self.state.best_step if self._spec is not None and self._spec.keep_best else None
+
+    @property
+    def kept_steps(self) -> frozenset[int]:
+        """Checkpoints that must stay. The best one before, too: the best may still be on its way to the disk."""
+        return frozenset() if self.best_step is None else frozenset({self.best_step, self._best_before} - {0})
+
+    def is_due(self, step: int) -> bool:
+        """Whether so many done steps are still to be validated."""
+        return self._spec is not None and step > self.state.step and self._spec.is_due(step, self._max_steps)
+
+    def wants_checkpoint(self, step: int) -> bool:
+        return self.best_step == step and step > 0
+
+    def run(self, step: int) -> None:
+        """Validate after so many steps; all ranks call it.
+
+        Raises:
+            TrainingFailed: the figure is no number.
+        """
+        assert self._spec is not None and self._rows is not None
+        measure, before = self._rows.measure, self.state
+        with self._ledger.span("validation", step=step, metric=measure.name, num_rows=self._rows.num_rows) as fields:
+            fields["value"] = value = self._rows.value(self._all_sums(self._rows))
+            fields |= as_fields(self._process_group.traffic.take())
+            if not math.isfinite(value):
+                del fields["value"]
+                raise TrainingFailed(
+                    f"the validation after step {step} came to {value} {measure.name}.",
+                    where="training.validation",
+                    advice="The model gives no numbers for some rows: lower the learning rate, or look at the data.",
+                )
+            self.state = before.after(step, value, self._spec, greater_is_better=measure.greater_is_better)
+            fields |= {"best_step": self.state.best_step, "stale": self.state.stale, "patience": self._spec.patience}
+        if self.state.best_step != before.best_step:
+            self._best_before = before.best_step
+
+    def scalars(self) -> dict[str, str]:
+        return {} if self._spec is None else {SCALAR: self.state.model_dump_json()}
+
+    def load(self, scalars: Mapping[str, Any]) -> None:
+        """Raises `IntegrityError`: the checkpoint has no such state."""
+        if self._spec is None:
+            return
+        try:
+            self.state = ValidationState.model_validate_json(str(scalars[SCALAR]))
+        except (KeyError, ValueError) as error:
+            raise IntegrityError(f"scalar {SCALAR!r} is missing or not one ({error}).", where="checkpoint") from error
+
+    def _all_sums(self, rows: ValidationRows) -> list[tuple[float, float]]:
+        """Of all blocks, from all ranks."""
+        own = np.array(list(self._own_sums(rows)), dtype=np.float64)
+        # Of each block from one rank alone, and as bytes: a float's digits are what they were.
+        gathered = b"".join(self._process_group.gather_bytes(own.tobytes()))
+        sums = np.frombuffer(gathered, dtype=np.float64).reshape(-1, 2)
+        assert len(sums) == rows.num_blocks, (len(sums), rows.num_blocks)
+        return [(float(numerator), float(denominator)) for numerator, denominator in sums]
+
+    def _own_sums(self, rows: ValidationRows) -> Iterator[tuple[float, float]]:
+        share, device = self._model.share, self._process_group.device
+        # As many forward passes on each rank: those that hold slices of a model gather them for one another.
+        for turn in range(-(-rows.num_blocks // share.count)):
+            block = turn * share.count + share.index
+            columns = rows.columns(min(block, rows.num_blocks - 1))
+            measured = self._model.measures(to_tensors(columns, device))
+            if block < rows.num_blocks:
+                yield rows.sums(columns, {name: values.double().cpu().numpy() for name, values in measured.items()})
+            self._heartbeat()

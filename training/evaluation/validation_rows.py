@@ -1,0 +1,86 @@
+"""What a model pays on the rows that validate a run, in blocks whose sums any rank may compute.
+
+Which rows make a block the manifest and the configuration alone decide, and a block's sums are of its own rows. Added
+up exactly (`math.fsum`), they are the same figure however many ranks shared them out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from headway.data_contracts.store.documents import ShardManifest
+from headway.data_contracts.store.publication import Workspace
+from headway.training.config.shards import VALIDATION
+from headway.training.data.encode.packing import PAD_ID
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.evaluation.measures import metric_set_for, validating_measure
+from headway.training.evaluation.scorers import Columns, Measured, token_sizes_bytes
+
+
+class ValidationRows:
+    """The rows of the validation split, in blocks.
+
+    Args:
+        block_rows: rows that a model looks at at once.
+        max_rows: of all, at most; None: the whole split.
+
+    Raises:
+        ConfigError: as `validating_measure`, or the shards have no such split.
+        IntegrityError: a shard differs from its manifest.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        manifest: ShardManifest,
+        reader: ShardReader,
+        *,
+        metric: str | None,
+        block_rows: int,
+        max_rows: int | None,
+    ) -> None:
+        assert reader.split == VALIDATION, reader.split
+        metric_set = metric_set_for(workspace, manifest)
+        self.measure = validating_measure(metric_set, metric)
+        self.names = (self.measure.numerator, self.measure.denominator)
+        self._reader, self._predicts_tokens = reader, metric_set.predicts == "tokens"
+        self._sizes_bytes = token_sizes_bytes(workspace, manifest) if "bytes" in self.names else None
+        self.num_rows = min(reader.num_rows, max_rows or reader.num_rows)
+        # Spread over the split: its first rows are of its first group alone.
+        chosen = np.arange(self.num_rows) * reader.num_rows // self.num_rows
+        self._blocks = np.split(chosen, range(block_rows, self.num_rows, block_rows))
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self._blocks)
+
+    def columns(self, block: int) -> Columns:
+        return self._reader.gather(self._blocks[block])
+
+    def sums(self, columns: Columns, measured: Measured) -> tuple[float, float]:
+        """Numerator and denominator of the figure over a block's rows."""
+        known = self._of_tokens(columns, measured) if self._predicts_tokens else self._of_rows(measured)
+        numerator, denominator = (float(known[name]) for name in self.names)
+        return numerator, denominator
+
+    def value(self, sums: Sequence[tuple[float, float]]) -> float:
+        """The figure over all blocks, in whatever order they come."""
+        numerators, denominators = zip(*sums, strict=True)
+        return self.measure.of_ratio(math.fsum(numerators) / self.measure.divisor / math.fsum(denominators))
+
+    def _of_tokens(self, columns: Columns, measured: Measured) -> Mapping[str, float]:
+        targets = columns["tokens"][:, 1:]
+        valid = targets != PAD_ID
+        sizes = self._sizes_bytes
+        return {
+            "nats": measured["nats"][valid].sum(),
+            "targets": valid.sum(),
+            **({} if sizes is None else {"bytes": sizes[targets[valid]].sum()}),
+        }
+
+    def _of_rows(self, measured: Measured) -> Mapping[str, float]:
+        sums = {name: values.sum() for name, values in measured.items()}
+        return {**sums, "targets": float(next(iter(measured.values())).size)}
