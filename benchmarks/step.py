@@ -40,6 +40,7 @@ from headway.training.engine.batches import RankBatches, StepBatches, prefetched
 from headway.training.engine.learner import Learner
 from headway.training.engine.loop import train
 from headway.training.engine.step_recorder import StepRecorder
+from headway.training.evaluation.validation import Validation
 from headway.training.guards.step_guard import StepGuard
 from headway.training.guards.stop import StopConditions
 from headway.training.launch.base.stop_request import StopRequest
@@ -129,6 +130,8 @@ class Everything:
         )
         self._learner, self._guard = Learner(recipe, spec, process_group), StepGuard(spec.guards)
         self._recorder = StepRecorder(self._rank, recipe, spec, process_group, self._learner)
+        ledger = self._rank.ledger
+        self._validation = Validation(None, self._learner, None, process_group, ledger, max_steps=MAX_STEPS)
         self._stop = StopConditions(lambda: self._rank.stop_requested, StopRequest())
         self._proof_batch = proof_batch(reader, spec, process_group.device)
         self._checkpointer = stack.enter_context(Checkpointer(folder, process_group))
@@ -142,6 +145,7 @@ class Everything:
             self._learner,
             self._steps,
             self._guard,
+            self._validation,
             first_step=self._done,
             max_steps=self._done + num_steps,
             stop_is_due=self._stop,

@@ -27,7 +27,7 @@ class Step(NamedTuple):
     lr: float
 
 
-class Validation(Protocol):
+class Validator(Protocol):
     """What looks at other rows now and then, and may end the run. All answers are the same on every rank."""
 
     @property
@@ -45,7 +45,7 @@ def train(
     learner: Learner | BoostedLearner,
     batches: Iterator[tuple[int, Sequence[Batch]]],
     guard: StepGuard,
-    validation: Validation,
+    validation: Validator,
     *,
     first_step: int,
     max_steps: int,
