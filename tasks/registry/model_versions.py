@@ -144,15 +144,27 @@ class ModelVersions:
             client.get_registered_model(self.model)
         except MlflowException:
             client.create_registered_model(self.model, description=DESCRIPTION.format(context.pipeline, self.model))
-        made = client.create_model_version(
-            self.model,
-            source=f"runs:/{run_id}/{mlflow_store.MODEL_FOLDER}",
-            run_id=run_id,
-            tags=tags,
-        )
+        source = f"runs:/{run_id}/{mlflow_store.MODEL_FOLDER}"
+        self._pass_over_taken_numbers(registration, source, run_id)
+        made = client.create_model_version(self.model, source=source, run_id=run_id, tags=tags)
         client.set_terminated(run_id, "FINISHED")
         mlflow_store.name_by_version(client, run_id, context.pipeline, str(made.version))
         return str(made.version)
+
+    def _pass_over_taken_numbers(self, registration: Link, source: str, run_id: str) -> None:
+        """A store that was begun anew counts from 1, and would give to this model the name that another one had.
+
+        MLflow counts deleted versions, too: those that were others' are made and deleted.
+        """
+        entries = model_refs.versions(self.context.workspace, self.model, store=self.store)
+        others = (entry for entry in entries if entry.target != registration)
+        taken = max((int(model_refs.version_detail(self.model, entry).version) for entry in others), default=0)
+        if not taken or self.stored(str(taken)) is not None:
+            return
+        number = 0
+        while number < taken:
+            number = int(self.client.create_model_version(self.model, source=source, run_id=run_id).version)
+            self.client.delete_model_version(self.model, str(number))
 
     def _log_files(self, document: Registration, run_id: str) -> None:
         workspace = self.context.workspace

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -243,6 +243,34 @@ def test_a_version_that_mlflow_lost_is_registered_again_and_the_ref_says_so(cont
     newest = refs.current(context.workspace, model_refs.versions_ref(MODEL))
     assert newest is not None
     assert (newest.detail["version"], newest.reason) == ("2", "registered again: MLflow has no version 1 of it")
+
+
+@pytest.mark.process
+def test_a_store_begun_anew_gives_no_model_a_number_that_another_had(context: RunContext, register) -> None:
+    first, second, third = (register(number)[0] for number in (1, 2, 3))
+    with model_versions(context, MODEL, "") as versions:
+        assert [versions.ensure(each) for each in (first, second)] == ["1", "2"]
+    client_of(context.workspace).delete_registered_model(MODEL)  # as a database that was moved aside has none of it
+    with model_versions(context, MODEL, "") as versions:
+        assert versions.ensure(third) == "3"
+        assert versions.ensure(third) == "3"
+        assert versions.ensure(first) == "4", "its own number is over, for others came after it"
+    names = {version.version: version.tags[REGISTRATION_TAG] for version in _all_versions(context.workspace)}
+    assert names == {3: third.sha256, 4: first.sha256}
+
+
+@pytest.mark.process
+def test_the_newest_model_has_its_own_number_again_in_a_store_begun_anew(context: RunContext, register) -> None:
+    first, second = (register(number)[0] for number in (1, 2))
+    with model_versions(context, MODEL, "") as versions:
+        assert [versions.ensure(each) for each in (first, second)] == ["1", "2"]
+    client_of(context.workspace).delete_registered_model(MODEL)
+    with model_versions(context, MODEL, "") as versions:
+        assert versions.ensure(second) == "2"
+
+
+def _all_versions(workspace: Workspace) -> list[Any]:
+    return list(client_of(workspace).search_model_versions(f"name = '{MODEL}'"))
 
 
 def test_a_waiting_flow_has_a_deadline_and_names_who_was_late(tmp_path: Path) -> None:
