@@ -50,6 +50,8 @@ class Plan(BaseModel):
     """Steps in tokens or examples, and in epochs once rows are counted."""
     rates: str
     """Peak learning rates, how they are scaled with the batch, and their course."""
+    validation: str = ""
+    """When the run is validated while it trains, and what follows; empty: it is not."""
     groups: list[str]
     """Parameters that the configuration treats otherwise; with a rehearsal, every group with its size."""
     start: str | None
@@ -130,6 +132,7 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
         max_steps=max_steps,
         length=lines.length if sharded.num_rows is not None else _likely_length(pipeline, max_steps) or lines.length,
         rates=lines.rates,
+        validation="" if training.validation is None else str(training.validation),
         groups=list(rehearsal.groups) if rehearsal else [str(group) for group in training.optimizer.groups],
         running=[each for each in read_running(context.workspace) if each.pipeline == pipeline.pipeline],
         held=shown_hold(context.workspace, pipeline.pipeline),
@@ -243,6 +246,8 @@ def print_plan(plan: Plan) -> None:
     console.print(f"\n{plan.batch}")
     console.print(f"length       {plan.length}")
     console.print(f"rates        {plan.rates}")
+    if plan.validation:
+        console.print(f"validation   {plan.validation}")
     for group in plan.groups:
         console.print(f"group        {group}")
     if plan.start is not None:

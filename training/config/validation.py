@@ -52,6 +52,14 @@ class ValidationSpec(Frozen):
             return step % self.every_steps == 0
         return any(step == max(1, round(fraction * max_steps)) for fraction in self.at_fractions)
 
+    def __str__(self) -> str:
+        """When, and what follows, for a person."""
+        shares = ", ".join(f"{fraction:g}" for fraction in self.at_fractions)
+        when = f"every {self.every_steps:,} steps" if self.every_steps is not None else f"at {shares} of the steps"
+        rows = "" if self.max_rows is None else f", on {self.max_rows:,} rows at most"
+        ends = "" if self.patience is None else f"; the run ends after {self.patience:,} in a row that were no better"
+        return f"{when} and after the last{rows}{ends}{'; the best is the model' if self.keep_best else ''}"
+
     def count(self, max_steps: int) -> int:
         """Validations of a run that goes to its last step."""
         if self.every_steps is not None:

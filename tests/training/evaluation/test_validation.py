@@ -65,6 +65,14 @@ def test_by_fractions_it_comes_as_often_as_they_differ_and_after_the_last(max_st
     assert due[-1] == max_steps and due[0] >= 1 and len(due) == spec.count(max_steps)
 
 
+def test_when_and_what_follows_are_said_in_a_line():
+    spec = ValidationSpec(every_steps=30, patience=4, keep_best=True)
+    follows = "the run ends after 4 in a row that were no better; the best is the model"
+    assert str(spec) == f"every 30 steps and after the last; {follows}"
+    few = ValidationSpec(at_fractions=(0.1, 0.5), max_rows=2000)
+    assert str(few) == "at 0.1, 0.5 of the steps and after the last, on 2,000 rows at most"
+
+
 @pytest.mark.parametrize("fields", [{}, {"every_steps": 5, "at_fractions": (0.5,)}, {"at_fractions": (0.0,)}])
 def test_when_is_said_once(fields):
     with pytest.raises(ValidationError):
