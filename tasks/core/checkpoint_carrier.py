@@ -7,11 +7,13 @@ they train on; so another machine continues from the newest good checkpoint when
 from __future__ import annotations
 
 import contextlib
+import json
 import queue
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -20,9 +22,11 @@ from headway.data_contracts.store.errors import HeadwayError, IntegrityError, Su
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.regular_files import read_regular
 from headway.training.checkpoint.layout import (
+    ABANDONED,
     MANIFEST_NAME,
     RESULT_NAME,
     SEAL_NAME,
+    best_step_of,
     checkpoint_path,
     committed_steps,
     directory_name,
@@ -59,8 +63,10 @@ class CheckpointCarrier:
         self._require_owned = require_owned
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="checkpoint-carrier", daemon=True)
-        self._published: set[int] = set()
+        self._published: dict[int, bytes] = {}
+        """Seals of what this machine published or fetched, by step: a step that is done again has another."""
         self._bad: set[int] = set()
+        self._best_by_seal: dict[bytes, int | None] = {}
         self._untold: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
 
     def __enter__(self) -> CheckpointCarrier:
@@ -84,6 +90,12 @@ class CheckpointCarrier:
                 self._publish_new()
                 if self._workspace.local_path(f"{self._run_folder}/{RESULT_NAME}").exists():
                     self._require_owned()
+                    if (step := self._result_step()) in self._bad and step is not None:
+                        raise IntegrityError(
+                            "the run's model is not whole on this machine, so its result is not published.",
+                            where=f"{self._run_folder}/checkpoints/{directory_name(step)}",
+                            advice="Run again: the run goes on from its newest good checkpoint.",
+                        )
                     self._workspace.publish_tree(self._run_folder, RESULT_NAME)
             except (HeadwayError, OSError) as error:
                 self._note("checkpoints.unpublished", message=str(error))
@@ -114,14 +126,18 @@ class CheckpointCarrier:
                     return
 
     def _publish_new(self) -> None:
-        here = self._steps_here()
+        self._withdraw_abandoned()
+        here = self._seals_here()
+        wanted = self._wanted(here)
         # The newest first: it is the one that another machine would want.
-        for step in sorted(set(here) - self._published - self._bad, reverse=True):
-            if self._published and step < max(self._published):
-                break
-            if self._publish(step):
-                self._published.add(step)
-                self._discard_expired(step)
+        for step in sorted(here.keys() - self._bad, reverse=True):
+            furthest = max(self._published, default=0)
+            if self._published.get(step) == here[step] or (step < furthest and step not in wanted):
+                continue
+            # An older one may have been published by an attempt before.
+            if (step < furthest and self._is_there(step, here[step])) or self._publish(step):
+                self._published[step] = here[step]
+                self._discard_expired(max(self._published))
 
     def _publish(self, step: int) -> bool:
         """Every file by its digest, seal and manifest last; False when retention took it away meanwhile."""
@@ -146,26 +162,74 @@ class CheckpointCarrier:
 
     def _discard_expired(self, newest: int) -> None:
         """What retention deleted here goes there too, its manifest first, once a newer one is safe."""
-        kept = self._steps_here()
+        here = self._seals_here()
+        oldest = min([newest, *here.keys() - self._wanted(here)])
         for step in self._steps_there():
-            if step < min([newest, *kept]):
-                folder = checkpoint_path(self._run_folder, step)
-                names = self._workspace.names(folder)
-                for name in sorted(names, key=lambda name: name != MANIFEST_NAME):
-                    self._require_owned()
-                    self._workspace.remove(f"{folder}/{name}")
+            if step < oldest and step not in here:
+                self._remove(step)
+
+    def _remove(self, step: int) -> None:
+        folder = checkpoint_path(self._run_folder, step)
+        names = self._workspace.names(folder)
+        for name in sorted(names, key=lambda name: name != MANIFEST_NAME):
+            self._require_owned()
+            self._workspace.remove(f"{folder}/{name}")
+
+    def _withdraw_abandoned(self) -> None:
+        """What ranks put aside to do its steps again on other data: no machine shall continue from it."""
+        aside = self._workspace.local_path(f"{self._run_folder}/{ABANDONED}")
+        for folder in aside.iterdir() if aside.is_dir() else ():
+            step = step_of(folder.name.partition(".")[0])
+            if step in self._published and self._published[step] == _seal_in(folder):
+                self._remove(step)
+                del self._published[step]
 
     def _fetch_newest(self) -> int | None:
-        """The newest published good checkpoint, and the result, unless this machine is as far."""
+        """The newest published good checkpoint, what it names as the best, and the result with its own.
+
+        Nothing where this machine is as far.
+        """
         here = self._steps_here()
         for step in reversed(self._steps_there()):
             if here and here[-1] >= step:
                 return None
             if self._fetch(step):
-                self._published.add(step)
                 self._fetch_result()
+                # A run whose best checkpoint is gone would have to train from before it.
+                for wanted in self._wanted(self._seals_here()):
+                    if wanted not in self._steps_here():
+                        self._fetch(wanted)
+                self._published = self._seals_here()
                 return step
         return None
+
+    def _wanted(self, here: Mapping[int, bytes]) -> set[int]:
+        """The checkpoints that are a run's model, or may become it, however old they are.
+
+        Args:
+            here: seals by step.
+        """
+        for step, sealed in here.items():
+            if sealed not in self._best_by_seal:
+                with contextlib.suppress(FileNotFoundError, IntegrityError):
+                    manifest = self._manifest_here(checkpoint_path(self._run_folder, step))
+                    self._best_by_seal[sealed] = best_step_of(manifest)
+        named = {self._best_by_seal.get(sealed) for sealed in here.values()} | {self._result_step()}
+        return {step for step in named if step is not None}
+
+    def _result_step(self) -> int | None:
+        """Of this machine's result; None while there is none that names one."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            path = self._workspace.local_path(f"{self._run_folder}/{RESULT_NAME}")
+            return step_of(str(json.loads(read_regular(path))["checkpoint"]))
+        return None
+
+    def _is_there(self, step: int, sealed: bytes) -> bool:
+        folder = checkpoint_path(self._run_folder, step)
+        try:
+            return seal(self._manifest_there(folder)) == sealed
+        except IntegrityError:
+            return False
 
     def _fetch(self, step: int) -> bool:
         folder = checkpoint_path(self._run_folder, step)
@@ -203,12 +267,25 @@ class CheckpointCarrier:
             raise IntegrityError("it belongs to another run or step.", where=where)
         return manifest
 
+    def _seals_here(self) -> dict[int, bytes]:
+        """By step; of those that retention takes away meanwhile, none."""
+        folder = self._workspace.local_path(f"{self._run_folder}/checkpoints")
+        found = {step: _seal_in(folder / directory_name(step)) for step in self._steps_here()}
+        return {step: sealed for step, sealed in found.items() if sealed is not None}
+
     def _steps_here(self) -> list[int]:
         return committed_steps(self._workspace.local_path(f"{self._run_folder}/checkpoints"))
 
     def _steps_there(self) -> list[int]:
         """Steps that seem to be published: whether a manifest is there is asked of the object itself."""
         return sorted(_steps(self._workspace.names(f"{self._run_folder}/checkpoints")))
+
+
+def _seal_in(folder: Path) -> bytes | None:
+    try:
+        return read_regular(folder / SEAL_NAME)
+    except (OSError, IntegrityError):
+        return None
 
 
 def _steps(names: Iterator[str] | list[str]) -> Iterator[int]:

@@ -23,6 +23,10 @@ PROOF_NAME = "proof.safetensors"
 TENSOR_FILES = "tensors-*.safetensors"
 RESULT_NAME = "result.json"
 """In the run's folder, once the run is finished: which checkpoint is its last."""
+ABANDONED = "abandoned"
+"""In the run's folder: checkpoints of steps that are done again, on other data."""
+BEST_STEP = "best_step"
+"""A checkpoint's scalar, of runs whose model is the one that validated best: which that is so far."""
 STEP_DIGITS = 8
 
 DTYPES = {
@@ -118,6 +122,12 @@ def committed_steps(checkpoints: Path) -> list[int]:
 
 def file_name(index: int, num_files: int) -> str:
     return f"tensors-{index:05d}-of-{num_files:05d}.safetensors"
+
+
+def best_step_of(manifest: CheckpointManifest) -> int | None:
+    """Which checkpoint must stay as well, for it is the run's best so far."""
+    best = manifest.scalars.get(BEST_STEP)
+    return int(best) if isinstance(best, int) else None
 
 
 def seal(manifest: CheckpointManifest) -> bytes:

@@ -17,8 +17,6 @@ from headway.training.checkpoint.verified_files import read_manifest
 from headway.training.config.checkpoints import CheckpointSpec
 from headway.training.launch.base.fence import NO_FENCE, AttemptFence
 
-ABANDONED = "abandoned"
-
 
 class RetainedCheckpoint(NamedTuple):
     """A checkpoint on disk."""
@@ -28,13 +26,16 @@ class RetainedCheckpoint(NamedTuple):
     """Whether it is known to be: written or verified by this process."""
     score: float | None = None
     """The scalar it is ranked by; None: it has none that can be read."""
+    best_step: int | None = None
+    """Which one it names as the run's best so far."""
 
 
-def expired(kept: Collection[RetainedCheckpoint], spec: CheckpointSpec, also: Collection[int] = ()) -> tuple[int, ...]:
+def expired(kept: Collection[RetainedCheckpoint], spec: CheckpointSpec) -> tuple[int, ...]:
     """Steps whose checkpoints may be deleted, oldest first.
 
     The newest `keep_last` stay, those of every `keep_every_steps`, the `keep_best` best (of equals, the newest), and
-    always the newest that is known to be good, however old it is, and `also`. While none is known to be good, all stay.
+    always the newest that is known to be good, however old it is. What one that
+    stays names as the run's best so far stays with it. While none is known to be good, all stay.
     """
     good = [each.step for each in kept if each.is_good]
     # Without one that is known to be good the old ones are the only hope after damage.
@@ -48,12 +49,13 @@ def expired(kept: Collection[RetainedCheckpoint], spec: CheckpointSpec, also: Co
     # A good one always stays: newer ones may all turn out to be damaged.
     stay = {
         max(good),
-        *also,
         *steps[-spec.keep_last :],
         *(step for step in steps if spec.keep_every_steps is not None and step % spec.keep_every_steps == 0),
         # The step is part of the key with a minus, so that of equal scores the newest ranks first.
         *(-negative_step for _, negative_step in ranked[: spec.keep_best]),
     }
+    # Whichever of them a run continues from, its best is there.
+    stay |= {each.best_step for each in kept if each.step in stay and each.best_step is not None}
     return tuple(step for step in steps if step not in stay)
 
 
@@ -62,7 +64,7 @@ def discard_expired(
     spec: CheckpointSpec,
     *,
     known_good: Collection[int],
-    also: Collection[int] = (),
+    name_their_best: bool = False,
     fence: AttemptFence = NO_FENCE,
 ) -> None:
     """Delete what has expired, its manifest first, so that an interrupted deletion leaves no checkpoint.
@@ -71,18 +73,14 @@ def discard_expired(
     knows no manifest of theirs.
 
     Args:
-        also: steps whose checkpoints stay besides.
+        name_their_best: whether their manifests are to be asked for the run's best checkpoint.
 
     Raises:
         Superseded: a later attempt has begun; what it may know is untouched.
     """
-    kept = [
-        RetainedCheckpoint(
-            step, step in known_good, _score(checkpoints, step, spec.best_by) if spec.keep_best else None
-        )
-        for step in committed_steps(checkpoints)
-    ]
-    for step in expired(kept, spec, also):
+    asks = spec.keep_best > 0 or name_their_best
+    kept = [_retained(checkpoints, step, step in known_good, spec, asks) for step in committed_steps(checkpoints)]
+    for step in expired(kept, spec):
         with fence.fenced():
             # Out of reach first: a later attempt that restores meanwhile would find half a checkpoint.
             directory = fence.take_out(checkpoints / layout.directory_name(step))
@@ -123,13 +121,21 @@ def discard_unfinished(directory: Path, fence: AttemptFence) -> None:
         shutil.rmtree(fence.take_out(directory), ignore_errors=True)
 
 
-def _score(checkpoints: Path, step: int, scalar: str) -> float | None:
+def _retained(checkpoints: Path, step: int, is_good: bool, spec: CheckpointSpec, asks: bool) -> RetainedCheckpoint:
+    """
+    Args:
+        asks: whether its manifest is read.
+    """
+    if not asks:
+        return RetainedCheckpoint(step, is_good)
     try:
-        value = read_manifest(checkpoints / layout.directory_name(step)).scalars.get(scalar)
+        manifest = read_manifest(checkpoints / layout.directory_name(step))
     # A damaged manifest has no score; it is not this function's to report that.
     except IntegrityError:
-        return None
-    return float(value) if isinstance(value, (int, float)) else None
+        return RetainedCheckpoint(step, is_good)
+    value = manifest.scalars.get(spec.best_by) if spec.keep_best else None
+    score = float(value) if isinstance(value, (int, float)) else None
+    return RetainedCheckpoint(step, is_good, score, layout.best_step_of(manifest))
 
 
 def abandon_after(run_dir: Path, step: int, fence: AttemptFence) -> None:
@@ -143,4 +149,4 @@ def abandon_after(run_dir: Path, step: int, fence: AttemptFence) -> None:
     """
     checkpoints = run_dir / "checkpoints"
     for later in reversed([kept for kept in committed_steps(checkpoints) if kept > step]):
-        fence.quarantine(checkpoints / layout.directory_name(later), run_dir / ABANDONED)
+        fence.quarantine(checkpoints / layout.directory_name(later), run_dir / layout.ABANDONED)

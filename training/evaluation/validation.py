@@ -15,6 +15,7 @@ from torch import Tensor
 
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import IntegrityError, TrainingFailed
+from headway.training.checkpoint.layout import BEST_STEP
 from headway.training.config.validation import ValidationSpec
 from headway.training.data.load.device_copy import to_tensors
 from headway.training.evaluation.validation_rows import ValidationRows
@@ -75,7 +76,6 @@ class Validation:
         self._spec, self._model, self._rows = spec, model, rows
         self._process_group, self._max_steps = process_group, max_steps
         self._ledger, self._heartbeat = ledger, Heartbeat(ledger, SCALAR)
-        self._best_before = 0
         self.state = ValidationState()
 
     @property
@@ -88,11 +88,6 @@ class Validation:
     def best_step(self) -> int | None:
         """Whose checkpoint is the model; None: the last one's."""
         return self.state.best_step if self._spec is not None and self._spec.keep_best else None
-
-    @property
-    def kept_steps(self) -> frozenset[int]:
-        """Checkpoints that must stay. The best one before, too: the best may still be on its way to the disk."""
-        return frozenset() if self.best_step is None else frozenset({self.best_step, self._best_before} - {0})
 
     def is_due(self, step: int) -> bool:
         """Whether so many done steps are still to be validated."""
@@ -121,11 +116,11 @@ class Validation:
                 )
             self.state = before.after(step, value, self._spec, greater_is_better=measure.greater_is_better)
             fields |= {"best_step": self.state.best_step, "stale": self.state.stale, "patience": self._spec.patience}
-        if self.state.best_step != before.best_step:
-            self._best_before = before.best_step
 
-    def scalars(self) -> dict[str, str]:
-        return {} if self._spec is None else {SCALAR: self.state.model_dump_json()}
+    def scalars(self) -> dict[str, str | int]:
+        if self._spec is None:
+            return {}
+        return {SCALAR: self.state.model_dump_json(), **({BEST_STEP: self.best_step} if self.best_step else {})}
 
     def load(self, scalars: Mapping[str, Any]) -> None:
         """Raises `IntegrityError`: the checkpoint has no such state."""

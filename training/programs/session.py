@@ -313,7 +313,7 @@ class _Session:
             if inexact := inexactness(self._inexact()):
                 self._rank.ledger.event("run.inexact", what=f"not to the bit an undisturbed run: {inexact}.")
             # The bound may be reached by the checkpoint already; then no step is trained beyond it.
-            if step < self._spec.max_steps and self._stop.is_reached(step):
+            if step < self._spec.max_steps and not self._validation.has_converged and self._stop.is_reached(step):
                 raise RunStopped(f"step {step} of {self._spec.max_steps} was done already.")
             self._stop.begin()
             # So that a request to stop finds all ranks on the same side of the first step.
@@ -420,8 +420,8 @@ class _Session:
     def _discard_expired(self, step: int) -> None:
         self._known_good.add(step)
         spec, fence = self._spec.checkpoints, self._rank.fence
-        also = self._validation.kept_steps
-        discard_expired(self._checkpoints, spec, known_good=self._known_good, also=also, fence=fence)
+        names = self._spec.validation is not None and self._spec.validation.keep_best
+        discard_expired(self._checkpoints, spec, known_good=self._known_good, name_their_best=names, fence=fence)
 
     def _inexact(self) -> dict[str, int]:
         halved = {} if self._halved_micro_batch is None else {HALVED_MICRO_BATCH: self._halved_micro_batch}

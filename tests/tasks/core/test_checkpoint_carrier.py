@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,10 @@ from headway.data_contracts.store.documents import (
     Link,
     ProofBatch,
 )
-from headway.data_contracts.store.errors import EnvironmentProblem, Superseded
+from headway.data_contracts.store.errors import EnvironmentProblem, IntegrityError, Superseded
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.checkpoint_carrier import CheckpointCarrier
-from headway.training.checkpoint.layout import directory_name, seal
+from headway.training.checkpoint.layout import BEST_STEP, directory_name, seal
 from headway.training.observe.ledger import Event, Ledger, read_events
 from tests.waiting import wait_until
 
@@ -47,11 +48,11 @@ def events(spool: Path, name: str) -> list[Event]:
     return [event for event in read_events(spool) if event["event"] == name]
 
 
-def commit(workspace: Workspace, step: int, *, run: Link = RUN) -> Path:
+def commit(workspace: Workspace, step: int, *, run: Link = RUN, best: int | None = None, text: str = "tensors") -> Path:
     """A checkpoint as ranks leave it on their disk."""
     folder = workspace.local_path(f"{FOLDER}/checkpoints/{directory_name(step)}")
     folder.mkdir(parents=True)
-    contents = {"proof.safetensors": b"proof %d" % step, "tensors.safetensors": b"tensors %d" % step * 100}
+    contents = {"proof.safetensors": b"proof %d" % step, "tensors.safetensors": f"{text} {step}".encode() * 100}
     for name, data in contents.items():
         (folder / name).write_bytes(data)
     manifest = CheckpointManifest(
@@ -71,7 +72,7 @@ def commit(workspace: Workspace, step: int, *, run: Link = RUN) -> Path:
             for n, d in contents.items()
         ),
         layout=(),
-        scalars={},
+        scalars={} if best is None else {BEST_STEP: best},
         proof=ProofBatch(file="proof.safetensors", loss_hex=(1.0).hex()),
         fingerprint=DeviceFingerprint(device="cpu", machine="m", cpu_capability="c", torch="t", num_threads=1),
     )
@@ -189,6 +190,68 @@ def test_what_retention_deleted_here_goes_there_too_but_never_the_newest(workspa
         shutil.rmtree(oldest)
         commit(workspace, 30)
     assert list(published(workspace)) == [directory_name(20), directory_name(30)]
+
+
+def result_of(workspace: Workspace, step: int) -> None:
+    text = json.dumps({"checkpoint": directory_name(step)})
+    workspace.local_path(f"{FOLDER}/result.json").write_text(text)
+
+
+def test_the_best_checkpoint_goes_there_however_old_it_is_and_stays_there(workspace, spool) -> None:
+    with carrier(workspace, spool):
+        commit(workspace, 40, best=40)
+        wait_until(lambda: len(published(workspace)) == 1)
+        for step in (10, 30):  # as if 40 had overtaken them on their way
+            commit(workspace, step, best=30 if step == 30 else 10)
+        commit(workspace, 50, best=30)
+        wait_until(lambda: directory_name(50) in published(workspace))
+        shutil.rmtree(workspace.local_path(f"{FOLDER}/checkpoints/{directory_name(10)}"))
+        shutil.rmtree(workspace.local_path(f"{FOLDER}/checkpoints/{directory_name(40)}"))
+        commit(workspace, 60, best=30)
+        result_of(workspace, 30)
+    assert list(published(workspace)) == [directory_name(step) for step in (30, 50, 60)]
+    assert all(names == NAMES for names in published(workspace).values())
+
+
+def test_another_machine_gets_the_best_besides_the_newest_and_takes_it_from_nobody(workspace, spool) -> None:
+    with carrier(workspace, spool):
+        for step in (10, 20, 30):
+            commit(workspace, step, best=10)
+            wait_until(lambda step=step: published(workspace).get(directory_name(step)) == NAMES)
+    lose_this_machine(workspace)
+    with carrier(workspace, spool):
+        here = {path.parent.name for path in workspace.local_path(FOLDER).glob("checkpoints/*/manifest.json")}
+        assert here == {directory_name(10), directory_name(30)}
+        commit(workspace, 40, best=10)
+        result_of(workspace, 10)
+    assert directory_name(10) in published(workspace)
+    lose_this_machine(workspace)
+    with carrier(workspace, spool):
+        assert workspace.local_path(f"{FOLDER}/checkpoints/{directory_name(10)}/manifest.json").exists()
+
+
+def test_what_is_trained_again_replaces_what_was_put_aside_for_it(workspace, spool) -> None:
+    with carrier(workspace, spool):
+        for step in (10, 20, 30):
+            commit(workspace, step)
+            wait_until(lambda step=step: published(workspace).get(directory_name(step)) == NAMES)
+        for step in (20, 30):
+            aside = workspace.local_path(f"{FOLDER}/abandoned/{directory_name(step)}.0")
+            aside.parent.mkdir(exist_ok=True)
+            workspace.local_path(f"{FOLDER}/checkpoints/{directory_name(step)}").rename(aside)
+        wait_until(lambda: list(published(workspace)) == [directory_name(10)])
+        again = commit(workspace, 20, text="other")
+    assert list(published(workspace)) == [directory_name(10), directory_name(20)]
+    place = f"{FOLDER}/checkpoints/{directory_name(20)}/tensors.safetensors"
+    assert workspace.read(place) == (again / "tensors.safetensors").read_bytes()
+
+
+def test_a_result_whose_checkpoint_went_bad_on_this_disk_is_not_published(workspace, spool) -> None:
+    with pytest.raises(IntegrityError, match="model is not whole"), carrier(workspace, spool):
+        folder = commit(workspace, 10)
+        (folder / "tensors.safetensors").write_bytes(b"tensors 11" * 100)
+        result_of(workspace, 10)
+    assert "result.json" not in workspace.names(FOLDER)
 
 
 def test_a_checkpoint_without_a_manifest_is_nobodys(workspace, spool) -> None:

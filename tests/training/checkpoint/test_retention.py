@@ -74,6 +74,13 @@ def test_of_equally_good_ones_the_newest_is_the_best():
     assert left(kept, CheckpointSpec(keep_last=2, keep_best=3)) == [6, 7, 8]
 
 
+def test_what_one_that_stays_names_as_the_best_stays_with_it():
+    named = {80: 80, 100: 80, 120: 120, 140: 140, 160: 140}
+    kept = [RetainedCheckpoint(step, True, best_step=best) for step, best in named.items()]
+    assert left(kept, CheckpointSpec(keep_last=3)) == [120, 140, 160]
+    assert left(kept[:4], CheckpointSpec(keep_last=3)) == [80, 100, 120, 140], "a roll-back may lead to 100"
+
+
 @pytest.mark.parametrize("best_is", ["lowest", "highest"])
 def test_a_score_that_is_no_number_takes_nobodys_place(best_is):
     kept = [
