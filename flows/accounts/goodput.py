@@ -75,8 +75,8 @@ MEANING: Mapping[State, str] = {
 }
 FORWARD: tuple[State, ...] = ("productive", "data_wait", "sync")
 """Steps that count, whole."""
-OF_STEPS: tuple[State, ...] = ("productive", "data_wait", "sync", "checkpoint_stall")
-"""The same, with what checkpoints keep them waiting."""
+OF_STEPS: tuple[State, ...] = ("productive", "data_wait", "sync", "validation", "checkpoint_stall")
+"""The same, with what validations and checkpoints keep them waiting."""
 _OF_PARTS: Mapping[str, State] = {"data": "data_wait", "sync": "sync", "staging": "checkpoint_stall"}
 _OF_STAGES: Mapping[str, State] = {
     **dict.fromkeys(STAGES, "preparation"),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 OTHER_VALUES = "the encoder may want other values than made-up ones; the source's first rows will tell"
 OF_THE_LENGTH = {"max_steps", "max_epochs", "checkpoints", "schedule"} | {
-    *("global_batch_sequences", "guards", "profile", "order")
+    *("global_batch_sequences", "guards", "profile", "order", "validation")
 }
 """Fields of the training configuration that a first step does not depend on."""
 _shapes: dict[str, DataShape | HeadwayError | None] = {}

@@ -185,7 +185,7 @@ def needed_bytes(
         return None
     spec, max_steps = training.checkpoints, training.max_steps
     saved = num_checkpoints(spec, max_steps=max_steps, step_s=step_s)
-    kept = most_kept(spec, max_steps=max_steps, num_saved=saved)
+    kept = most_kept(spec, max_steps=max_steps, num_saved=saved, validation=training.validation)
     return round(shard_bytes / share) + kept * checkpoint.size_bytes
 
 

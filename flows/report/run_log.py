@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from headway.data_contracts.store.errors import HeadwayError
 from headway.flows.report.failure_card import FailureCard, markdown
-from headway.flows.report.terminal import Rate, notice_line, step_line
+from headway.flows.report.terminal import Rate, notice_line, step_line, validation_line
 from headway.tasks.core.flow_run import current_flow_run
 from headway.training.observe.ledger import Event, Listener
 
@@ -55,6 +55,8 @@ class RunLog:
     def __call__(self, event: Event) -> None:
         if event["event"] == "step":
             self._step(event)
+        elif event["event"] == "validation" and "value" in event:
+            self._log.info("%s", validation_line(event))
         elif event["event"] == "flow.card":
             self._log.error("%s", markdown(FailureCard.model_validate(event)))
         elif line := notice_line(event):

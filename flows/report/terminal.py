@@ -150,7 +150,8 @@ class Terminal:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout  # what it is now, not when this module was imported
         self._live, self._rates = self._stream.isatty(), defaultdict[str, Rate](Rate)
-        self._printed_s, self._validated_s, self._open_line = 0.0, 0.0, False
+        self._printed_s, self._open_line = 0.0, False
+        self._validated_s = defaultdict[str, float](float)
         self._num_crowding = 0
 
     def __call__(self, event: Event) -> None:
@@ -183,9 +184,10 @@ class Terminal:
 
     def _validation(self, event: Event) -> None:
         is_last = event["stale"] == event["patience"] or event["step"] == event.get("max_steps")
-        if is_last or time.monotonic() - self._validated_s >= PLAIN_STEP_EVERY_S:
+        trial = str(event.get("trial", ""))
+        if is_last or time.monotonic() - self._validated_s[trial] >= PLAIN_STEP_EVERY_S:
             self._line(validation_line(event))
-            self._validated_s = time.monotonic()
+            self._validated_s[trial] = time.monotonic()
 
     def _card(self, event: Event) -> None:
         from headway.flows.report.failure_card import FailureCard, print_card

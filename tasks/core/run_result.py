@@ -1,4 +1,4 @@
-"""What a finished run left behind: its result, and its last checkpoint."""
+"""What a finished run left behind: its result, and the checkpoint that is its model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_result(workspace: Workspace, run: Link) -> RunResult:
 
 
 def final_checkpoint(context: RunContext, run: Link) -> tuple[str, CheckpointManifest]:
-    """The workspace folder and manifest of the run's last checkpoint.
+    """The workspace folder and manifest of the checkpoint that is the run's model.
 
     Raises:
         IntegrityError: the run has no result, or its manifest was altered.

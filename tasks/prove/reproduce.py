@@ -237,7 +237,7 @@ def _needed_bytes(candidate: Candidate, training: TrainingSpec) -> int:
     keeping, saved = training.checkpoints, None
     if keeping.every_steps is not None and keeping.every_s is None:
         saved = -(-training.max_steps // keeping.every_steps)
-    kept = most_kept(keeping, max_steps=training.max_steps, num_saved=saved)
+    kept = most_kept(keeping, max_steps=training.max_steps, num_saved=saved, validation=training.validation)
     return kept * sum(file.size_bytes for file in candidate.manifest.files)
 
 

@@ -145,13 +145,12 @@ class SeriesShipper:
             run_id = record.info.run_id
             tracked_runs.end_killed(self._workspace, client)
             tracked_runs.begin(client, record)
-            # Ranks may repeat steps after a restart, and MLflow would draw both points.
-            last_step = max((m.step for m in client.get_metric_history(run_id, OF_EACH_STEP)), default=-1)
+            logged = _Logged(client, run_id)
             samples = SystemSamples(record.info.start_time / 1000) if self._is_here else None
             while True:
                 steps, ended = self._collect()
                 self._workspace.require_there()  # MLflow would make its database anew in an empty mount point
-                last_step = _log_steps(client, run_id, steps, last_step, self._targets)
+                _log_steps(client, run_id, steps, logged, self._targets)
                 if samples is not None and (taken := samples.take()):
                     client.log_batch(run_id, metrics=taken)
                 if ended:
@@ -205,7 +204,23 @@ def steps_in_words(summary: Event, targets: str) -> str:
     )
 
 
-def _log_steps(client: MlflowClient, run_id: str, steps: list[Event], last_step: int, targets: str) -> int:
+class _Logged:
+    """How far each series is. Ranks may repeat steps after a restart, and MLflow would draw both points."""
+
+    def __init__(self, client: MlflowClient, run_id: str) -> None:
+        self._client, self._run_id = client, run_id
+        self._last_steps: dict[str, int] = {}
+
+    def is_new(self, series: str, step: int) -> bool:
+        if series not in self._last_steps:
+            history = self._client.get_metric_history(self._run_id, series)
+            self._last_steps[series] = max((metric.step for metric in history), default=-1)
+        is_new = step > self._last_steps[series]
+        self._last_steps[series] = max(step, self._last_steps[series])
+        return is_new
+
+
+def _log_steps(client: MlflowClient, run_id: str, steps: list[Event], logged: _Logged, targets: str) -> None:
     from mlflow.entities import Metric
 
     metrics: list[Any] = []
@@ -215,11 +230,11 @@ def _log_steps(client: MlflowClient, run_id: str, steps: list[Event], last_step:
             continue
         step, millis = int(event["step"]), int(event["unix_s"] * 1000)
         if event["event"] == "validation":
-            metrics.append(Metric(f"validation/{event['metric']}", float(event["value"]), millis, step))
+            if logged.is_new(series := f"validation/{event['metric']}", step):
+                metrics.append(Metric(series, float(event["value"]), millis, step))
             continue
-        if step <= last_step:
+        if not logged.is_new(OF_EACH_STEP, step):
             continue
-        last_step = step
         values = {key: float(event[name]) for name, key in SERIES.items() if name in event}
         if "rmse" in event:
             # The same thing in the label's unit; nats with the Gaussian's constant say nothing beside it.
@@ -228,4 +243,3 @@ def _log_steps(client: MlflowClient, run_id: str, steps: list[Event], last_step:
         metrics += [Metric(key, value, millis, step) for key, value in values.items()]
     for start in range(0, len(metrics), MAX_METRICS_PER_BATCH):
         client.log_batch(run_id, metrics=metrics[start : start + MAX_METRICS_PER_BATCH])
-    return last_step

@@ -7,7 +7,8 @@ refused, for a model that was chosen on some rows looks too good on them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Collection, Iterator
 from typing import ClassVar
 
 from headway.data_contracts.store import refs
@@ -15,6 +16,7 @@ from headway.data_contracts.store.documents import Document, Json
 from headway.data_contracts.store.errors import ConfigError, RefConflict
 from headway.tasks.core.context import RunContext
 from headway.tasks.rows.heldout_parts import splitting_rule
+from headway.training.config.given_split import matches
 from headway.training.config.shards import ShardSpec
 
 
@@ -29,36 +31,48 @@ class ValidationSplit(Document):
     fraction: float
     """Of all rows, those with the last hashes; 0 of a given split."""
     listed: tuple[str, ...]
-    """By a given split, as they would be written in Python."""
+    """By a given split: values of its column as texts, or globs."""
 
 
-def require_apart(context: RunContext, shards: ShardSpec) -> None:
+def require_apart(context: RunContext, shards: ShardSpec, paths: Collection[str]) -> None:
     """Write down which rows validate, before shards have them.
+
+    Args:
+        paths: of the source's files, which globs are held against.
 
     Raises:
         ConfigError: rows that have validated runs of this pipeline are to evaluate models.
     """
-    heldout = () if shards.split is None else tuple(map(repr, shards.split.heldout))
-    # Some room for the rounding of a share that is written otherwise: 1 - 0.9 is not 0.1.
-    furthest = max((each.fraction for each in _recorded(context, shards)), default=0.0)
-    if shards.split is None and shards.heldout_fraction + furthest > 1 + 1e-12:
-        _refuse(f"{shards.heldout_fraction:g} takes in rows that", "shards.heldout_fraction")
-    seen = {value for each in _recorded(context, shards) for value in each.listed}
-    if both := [value for value in heldout if value in seen]:
-        _refuse(f"what {', '.join(both[:5])} names", "shards.split.heldout", "has")
+    _require_apart(context, shards, paths)
     own = ValidationSplit(
         pipeline=context.pipeline,
         splitting=splitting_rule(shards),
         fraction=shards.validation_fraction,
-        listed=() if shards.split is None else tuple(map(repr, shards.split.validation)),
+        listed=() if shards.split is None else tuple(map(str, shards.split.validation)),
     )
     while (own.fraction or own.listed) and own not in _recorded(context, shards):
         entry = refs.current(context.workspace, _ref_of(context.pipeline))
         link = context.workspace.publish_document(own)
-        try:
+        with contextlib.suppress(RefConflict):
             refs.move(context.workspace, _ref_of(context.pipeline), link, expected=entry, reason="rows validate")
-        except RefConflict:
-            continue
+    _require_apart(context, shards, paths)  # of two that wrote at once, neither missed the other
+
+
+def _require_apart(context: RunContext, shards: ShardSpec, paths: Collection[str]) -> None:
+    split = shards.split
+    # Some room for the rounding of a share that is written otherwise: 1 - 0.9 is not 0.1.
+    furthest = max((each.fraction for each in _recorded(context, shards)), default=0.0)
+    if shards.split is None and shards.heldout_fraction + furthest > 1 + 1e-12:
+        _refuse(f"{shards.heldout_fraction:g} takes in rows that", "shards.heldout_fraction")
+    if split is None:
+        return
+    seen = {value for each in _recorded(context, shards) for value in each.listed}
+    both = [str(value) for value in split.heldout if str(value) in seen]
+    if split.column is None:
+        heldout = [path for path in paths if any(matches(glob, path) for glob in split.heldout)]
+        both = [path for path in heldout if any(matches(glob, path) for glob in seen)]
+    if both:
+        _refuse(f"what {', '.join(map(repr, both[:5]))} names", "shards.split.heldout", "has")
 
 
 def _ref_of(pipeline: str) -> str:
@@ -77,5 +91,6 @@ def _refuse(what: str, where: str, verb: str = "have") -> None:
     raise ConfigError(
         f"{what} {verb} validated runs of this pipeline, and would evaluate its models now.",
         where=where,
-        advice="Hold out other rows, or change shards.split_salt, which draws all of them anew.",
+        advice="Hold out other rows. Another shards.split_salt draws all of them anew: then the models that there are "
+        "have seen some of what evaluates.",
     )

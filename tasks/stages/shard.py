@@ -59,7 +59,7 @@ def shard(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Li
         DataError: a file differs from the snapshot, or a given split lists a value that looks misspelt.
         EnvironmentProblem: no space left; finished groups are kept.
     """
-    require_apart(context, spec)
+    require_apart(context, spec, [file.path for file in context.workspace.load(snapshot, Snapshot).files])
     _report_without_rows(context, spec, source, snapshot, receipt)
     fitted = current_fitted_state(context, spec, source, snapshot, receipt)
     link = shards_under(context, spec, source, snapshot, receipt, fitted)

@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from headway.data_contracts.store.documents import Frozen
+from headway.training.config.validation import ValidationSpec
 
 RANKING = ("inexact_resumes", "loss", "optimizer_step", "tokens_seen")
 """Scalars that every checkpoint of a run has once a step was taken; by others none could be ranked."""
@@ -51,12 +52,17 @@ def save_is_due(spec: CheckpointSpec, *, step: int, saved_step: int, since_save_
     return step > saved_step and (by_steps or by_time)
 
 
-def most_kept(spec: CheckpointSpec, *, max_steps: int, num_saved: int | None) -> int:
+def most_kept(
+    spec: CheckpointSpec, *, max_steps: int, num_saved: int | None, validation: ValidationSpec | None = None
+) -> int:
     """How many lie beside each other at most, the one that is being written included.
 
     Args:
-        num_saved: by the whole run; None where nobody can say.
+        num_saved: by the whole run, besides those that validated best; None where nobody can say.
     """
     apart = 0 if spec.keep_every_steps is None else max_steps // spec.keep_every_steps
     kept = spec.keep_last + spec.keep_best + apart
+    if validation is not None and validation.keep_best:
+        kept += spec.keep_last  # each of these may name another as the best so far
+        num_saved = None if num_saved is None else num_saved + validation.count(max_steps)
     return (kept if num_saved is None else min(kept, num_saved)) + 1

@@ -79,7 +79,9 @@ class GivenSplit(Frozen):
         """
         found = [code for code, globs in self._listed.items() if any(matches(glob, path) for glob in globs)]
         if len(found) > 1:
-            raise DataError("both splits list the file.", where=path, advice="Make the globs of shards.split disjoint.")
+            names = {TRAINS: "train", VALIDATES: "validation", HELD_OUT: "heldout"}
+            both = " and ".join(names[code] for code in found)
+            raise DataError(f"{both} list the file.", where=path, advice="Make the globs of shards.split disjoint.")
         if found or not self.train:
             return found[0] if found else TRAINS
         if self.others == "refuse":

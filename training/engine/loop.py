@@ -36,7 +36,8 @@ class Validator(Protocol):
     def is_due(self, step: int) -> bool:
         """Whether the weights after so many steps are still to be looked at."""
 
-    def run(self, step: int) -> None: ...
+    def run(self, step: int) -> bool:
+        """Look, unless a stop breaks it off. Returns whether a rank wants to stop."""
 
     def wants_checkpoint(self, step: int) -> bool: ...
 
@@ -75,8 +76,8 @@ def train(
         return learner.has_converged or validation.has_converged
 
     # A stop may have come between the step and its validation.
-    if validation.is_due(first_step):
-        validation.run(first_step)
+    if validation.is_due(first_step) and validation.run(first_step) and not has_converged():
+        raise RunStopped(f"stopped at step {first_step} of {max_steps}; its checkpoint was kept before.")
     watch, done = Stopwatch(learner.traffic), first_step
     while done < max_steps and not has_converged():
         window, micro_batches = next(batches)
@@ -105,14 +106,15 @@ def train(
         # An excluded step is tried again on the next window; one that overflowed is lost and counts.
         moved = outcome != "excluded"
         done += moved
+        stop = sums.stop
         # Whoever is asked to stop has little time; the next attempt begins with the validation.
-        if moved and validation.is_due(done) and (done == max_steps or not sums.stop):
-            validation.run(done)
+        if moved and not stop and validation.is_due(done):
+            stop = validation.run(done)
             watch.skip()
-        is_last = done == max_steps or has_converged()
-        if sums.stop or (moved and (is_last or sums.save or validation.wants_checkpoint(done))):
+        is_last = has_converged() or (done == max_steps and not validation.is_due(done))
+        if stop or (moved and (is_last or sums.save or validation.wants_checkpoint(done))):
             save(done)
             watch.skip()
-        if sums.stop and not is_last:
+        if stop and not is_last:
             kept = "a checkpoint was kept" if done else "there was nothing to keep yet"
             raise RunStopped(f"stopped at step {done} of {max_steps}; {kept}.")

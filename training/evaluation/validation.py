@@ -7,10 +7,12 @@ of every checkpoint, so a run that was cut, or goes on on another number of rank
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from headway.data_contracts.store.documents import Frozen
@@ -25,6 +27,8 @@ from headway.training.observe.traffic import as_fields
 from headway.training.parallel.strategy import Batch, BatchShare
 from headway.training.ranks.distributed import ProcessGroup
 
+ASKED_EVERY_S = 1.0
+MAX_TURNS = 1 << 20
 SCALAR = "validation"
 """In a checkpoint: the state."""
 
@@ -61,6 +65,7 @@ class Validation:
         model: whose forward passes are validated.
         rows: of the validation split; None where there is no `spec`, and nothing is validated.
         ledger: gets a span of each validation, with what came of it.
+        stop_is_due: whether this rank wants to stop, asked about once a second; what one wants all do.
     """
 
     def __init__(
@@ -72,10 +77,12 @@ class Validation:
         ledger: Ledger,
         *,
         max_steps: int,
+        stop_is_due: Callable[[], bool] = lambda: False,
     ) -> None:
         self._spec, self._model, self._rows = spec, model, rows
         self._process_group, self._max_steps = process_group, max_steps
         self._ledger, self._heartbeat = ledger, Heartbeat(ledger, SCALAR)
+        self._stop_is_due = stop_is_due
         self.state = ValidationState()
 
     @property
@@ -96,8 +103,11 @@ class Validation:
     def wants_checkpoint(self, step: int) -> bool:
         return self.best_step == step and step > 0
 
-    def run(self, step: int) -> None:
-        """Validate after so many steps; all ranks call it.
+    def run(self, step: int) -> bool:
+        """Validate after so many steps; all ranks call it. A stop breaks it off, and then it is still due.
+
+        Returns:
+            whether a rank wants to stop.
 
         Raises:
             TrainingFailed: the figure is no number.
@@ -105,7 +115,10 @@ class Validation:
         assert self._spec is not None and self._rows is not None
         measure, before = self._rows.measure, self.state
         with self._ledger.span("validation", step=step, metric=measure.name, num_rows=self._rows.num_rows) as fields:
-            fields["value"] = value = self._rows.value(self._all_sums(self._rows))
+            own = self._own_sums(self._rows)
+            if own is None:
+                return True
+            fields["value"] = value = self._rows.value(self._all_sums(self._rows, own))
             fields |= as_fields(self._process_group.traffic.take())
             if not math.isfinite(value):
                 del fields["value"]
@@ -116,6 +129,7 @@ class Validation:
                 )
             self.state = before.after(step, value, self._spec, greater_is_better=measure.greater_is_better)
             fields |= {"best_step": self.state.best_step, "stale": self.state.stale, "patience": self._spec.patience}
+        return self._anyone_stops()
 
     def scalars(self) -> dict[str, str | int]:
         if self._spec is None:
@@ -131,22 +145,36 @@ class Validation:
         except (KeyError, ValueError) as error:
             raise IntegrityError(f"scalar {SCALAR!r} is missing or not one ({error}).", where="checkpoint") from error
 
-    def _all_sums(self, rows: ValidationRows) -> list[tuple[float, float]]:
+    def _all_sums(self, rows: ValidationRows, own: list[tuple[float, float]]) -> list[tuple[float, float]]:
         """Of all blocks, from all ranks."""
-        own = np.array(list(self._own_sums(rows)), dtype=np.float64)
         # Of each block from one rank alone, and as bytes: a float's digits are what they were.
-        gathered = b"".join(self._process_group.gather_bytes(own.tobytes()))
-        sums = np.frombuffer(gathered, dtype=np.float64).reshape(-1, 2)
+        data = np.array(own, dtype=np.float64).tobytes()
+        sums = np.frombuffer(b"".join(self._process_group.gather_bytes(data)), dtype=np.float64).reshape(-1, 2)
         assert len(sums) == rows.num_blocks, (len(sums), rows.num_blocks)
         return [(float(numerator), float(denominator)) for numerator, denominator in sums]
 
-    def _own_sums(self, rows: ValidationRows) -> Iterator[tuple[float, float]]:
+    def _own_sums(self, rows: ValidationRows) -> list[tuple[float, float]] | None:
+        """Of this rank's blocks; None: a rank wants to stop."""
         share, device = self._model.share, self._process_group.device
+        own, every_turns, started_s = [], 1, time.perf_counter()
         # As many forward passes on each rank: those that hold slices of a model gather them for one another.
         for turn in range(-(-rows.num_blocks // share.count)):
+            if turn == 1:
+                every_turns = self._turns_a_second(time.perf_counter() - started_s)
+            if turn and turn % every_turns == 0 and self._anyone_stops():
+                return None
             block = turn * share.count + share.index
             columns = rows.columns(min(block, rows.num_blocks - 1))
             measured = self._model.measures(to_tensors(columns, device))
             if block < rows.num_blocks:
-                yield rows.sums(columns, {name: values.double().cpu().numpy() for name, values in measured.items()})
+                own.append(rows.sums(columns, {name: each.double().cpu().numpy() for name, each in measured.items()}))
             self._heartbeat()
+        return own
+
+    def _turns_a_second(self, turn_s: float) -> int:
+        """By rank 0's clock, for all: they must ask one another at the same turns."""
+        turns = min(int(ASKED_EVERY_S / max(turn_s, 1e-6)), MAX_TURNS)
+        return max(1, int.from_bytes(self._process_group.from_leader(turns.to_bytes(4))))
+
+    def _anyone_stops(self) -> bool:
+        return bool(self._process_group.gather(torch.tensor([float(self._stop_is_due())])).any())

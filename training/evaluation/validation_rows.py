@@ -69,7 +69,8 @@ class ValidationRows:
     def value(self, sums: Sequence[tuple[float, float]]) -> float:
         """The figure over all blocks, in whatever order they come."""
         numerators, denominators = zip(*sums, strict=True)
-        return self.measure.of_ratio(math.fsum(numerators) / self.measure.divisor / math.fsum(denominators))
+        total = math.fsum(denominators)
+        return self.measure.of_ratio(math.fsum(numerators) / self.measure.divisor / total) if total else math.nan
 
     def _of_tokens(self, columns: Columns, measured: Measured) -> Mapping[str, float]:
         targets = columns["tokens"][:, 1:]

@@ -1,4 +1,4 @@
-"""A run's result: which checkpoint is its last, once it has one."""
+"""A run's result: which checkpoint is its model, once it has one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def publish_result(
     tensors: Iterable[tuple[str, Tensor]],
     fence: AttemptFence = NO_FENCE,
 ) -> None:
-    """Say that the run is finished, with its last checkpoint. Replaces an earlier result.
+    """Say that the run is finished, with the checkpoint that is its model. Replaces an earlier result.
 
     Raises:
         Superseded: a later attempt has started.
@@ -72,7 +72,7 @@ def is_finished(
 
 
 def _named_result(run_dir: Path, run: Link) -> bytes:
-    """The last checkpoint's folder and digest, separated by a blank; empty while there is no readable result."""
+    """The folder and digest of its checkpoint, separated by a blank; empty while there is no readable result."""
     try:
         with opened(run_dir / layout.RESULT_NAME) as stream:
             result = layout.RunResult.parse(stream.readall(), run)

@@ -42,15 +42,23 @@ class StopConditions:
         """Whether the step that ends now, the `step`th, is to be the last."""
         now_s = self._clock()
         self._longest_step_s = max(self._longest_step_s, now_s - self._last_s)
+        self._look(now_s, is_last=self.is_reached(step))
+        return self.reason is not None
+
+    def in_between(self) -> bool:
+        """The same in the midst of other work, which is no step, however long it takes."""
+        self._look(self._clock(), is_last=False)
+        return self.reason is not None
+
+    def _look(self, now_s: float, *, is_last: bool) -> None:
         self._last_s = now_s
         # One more step, and twice the slowest save so far: a disk may be slower at the end than it was.
         margin_s = MIN_MARGIN_S + self._longest_step_s + 2 * self._longest_save_s
         # The request first: where both hold, a person's wish is the reason that is shown.
-        if self._is_requested() or self.is_reached(step):
+        if self._is_requested() or is_last:
             self.reason = "requested"
         elif self._bound.is_due(now_s + margin_s):
             self.reason = self._bound.reason
-        return self.reason is not None
 
     def is_reached(self, step: int) -> bool:
         """Whether no step is left to do when so many are done; the same on all ranks."""

@@ -306,6 +306,7 @@ class _Session:
                 self._process_group,
                 self._rank.ledger,
                 max_steps=self._spec.max_steps,
+                stop_is_due=self._stop.in_between,
             )
             self._proof_batch = proof_batch(self._reader, self._spec, self._process_group.device)
             step = fields["step"] = self._restore(fields)

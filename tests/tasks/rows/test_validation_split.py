@@ -16,12 +16,24 @@ def test_a_share_that_takes_in_rows_that_validated_is_refused_also_when_none_val
     def spec(heldout: float, validates: float) -> ShardSpec:
         return shards_spec(TABLE, heldout_fraction=heldout, validation_fraction=validates)
 
-    require_apart(days.context, spec(0.1, 0.4))
-    require_apart(days.context, spec(0.6, 0.1))
+    require_apart(days.context, spec(0.1, 0.4), ())
+    require_apart(days.context, spec(0.6, 0.1), ())
     for validates in (0.0, 0.1):
         with pytest.raises(ConfigError, match=r"heldout_fraction.*0\.7 takes in rows that have validated"):
-            require_apart(days.context, spec(0.7, validates))
-    require_apart(days.context, spec(0.7, 0.0).model_copy(update={"split_salt": "anew"}))
+            require_apart(days.context, spec(0.7, validates), ())
+    require_apart(days.context, spec(0.7, 0.0).model_copy(update={"split_salt": "anew"}), ())
+
+
+def test_a_glob_that_takes_in_a_file_that_validated_is_refused_however_it_is_written(days: Days) -> None:
+    def spec(**lists: list[str]) -> ShardSpec:
+        return shards_spec(TABLE, split_by="given", split={"train": ["2024/**"], **lists})
+
+    paths = ["2024/a.csv", "2025/06/b.csv", "2026/c.csv"]
+    require_apart(days.context, spec(validation=["2025/**"], heldout=["2026/**"]), paths)
+    for heldout in (["202[56]/**"], ["2025/06/*"], ["2025/**"]):
+        with pytest.raises(ConfigError, match=r"'2025/06/b\.csv' names has validated"):
+            require_apart(days.context, spec(heldout=heldout), paths)
+    require_apart(days.context, spec(heldout=["2026/**"]), paths)
 
 
 def test_a_value_that_named_what_validates_names_nothing_that_evaluates(days: Days) -> None:
@@ -29,7 +41,7 @@ def test_a_value_that_named_what_validates_names_nothing_that_evaluates(days: Da
         given = {"column": "part", "train": ["train"], **lists}
         return shards_spec(TABLE, split_by="given", split=given)
 
-    require_apart(days.context, spec(validation=["dev"], heldout=["test"]))
-    require_apart(days.context, spec(validation=["dev", "dev2"], heldout=["test"]))
+    require_apart(days.context, spec(validation=["dev"], heldout=["test"]), ())
+    require_apart(days.context, spec(validation=["dev", "dev2"], heldout=["test"]), ())
     with pytest.raises(ConfigError, match=r"what 'dev' names has validated"):
-        require_apart(days.context, spec(heldout=["test", "dev"]))
+        require_apart(days.context, spec(heldout=["test", "dev"]), ())

@@ -32,8 +32,8 @@ NEVER = NoValidation()
 class EverySecond(NoValidation):
     """Converged after the validation of one step, and wants the checkpoint of another."""
 
-    def __init__(self, *, ends_at=None, best=None):
-        self.validated = []
+    def __init__(self, *, ends_at=None, best=None, broken_off=()):
+        self.validated, self._broken_off = [], [*broken_off]
         self._ends_at, self._best = ends_at, best
 
     @property
@@ -44,7 +44,11 @@ class EverySecond(NoValidation):
         return step > 0 and step % 2 == 0 and step not in self.validated
 
     def run(self, step):
+        if step in self._broken_off:
+            self._broken_off.remove(step)
+            return True
         self.validated.append(step)
+        return False
 
     def wants_checkpoint(self, step):
         return step == self._best
@@ -139,10 +143,25 @@ def test_whoever_is_asked_to_stop_validates_later_and_the_next_attempt_does_it_f
     assert again.steps == [], "it had converged"
 
 
-def test_the_last_step_is_validated_even_where_a_stop_comes_with_it():
+def test_a_stop_at_the_last_step_leaves_its_validation_to_the_next_attempt_and_so_the_end():
     loop, validation = Recorder(stop_at=4), EverySecond()
-    loop.run(0, 4, validation=validation)
+    with pytest.raises(RunStopped, match="step 4 of 4; a checkpoint was kept"):
+        loop.run(0, 4, validation=validation)
+    assert (loop.saved, validation.validated) == ([4], [2])
+    Recorder().run(4, 4, validation=validation)
     assert validation.validated == [2, 4]
+
+
+def test_a_stop_in_the_midst_of_a_validation_keeps_a_checkpoint_and_the_next_attempt_begins_with_it():
+    loop, validation = Recorder(), EverySecond(broken_off=(2, 2))
+    with pytest.raises(RunStopped, match="step 2 of 4; a checkpoint was kept"):
+        loop.run(0, 4, validation=validation)
+    assert (loop.saved, validation.validated) == ([2], [])
+    with pytest.raises(RunStopped, match="its checkpoint was kept before"):
+        Recorder().run(2, 4, validation=validation)
+    again = Recorder()
+    again.run(2, 4, validation=validation)
+    assert (again.steps, validation.validated) == ([2, 3], [2, 4])
 
 
 def test_it_goes_on_where_the_checkpoint_left_off():

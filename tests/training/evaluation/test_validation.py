@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.errors import ConfigError, TrainingFailed
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.config.validation import ValidationSpec
 from headway.training.evaluation.measures import CLASSES, NUMBERS, TEXT, validating_measure
-from headway.training.evaluation.validation import ValidationState
+from headway.training.evaluation.validation import Validation, ValidationState
+from headway.training.observe.ledger import Ledger, read_events
+from headway.training.parallel.strategy import BatchShare
+from headway.training.ranks.distributed import ProcessGroup
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
 
@@ -63,6 +68,61 @@ def test_by_fractions_it_comes_as_often_as_they_differ_and_after_the_last(max_st
     spec = ValidationSpec(at_fractions=tuple(fractions))
     due = [step for step in range(max_steps + 1) if spec.is_due(step, max_steps)]
     assert due[-1] == max_steps and due[0] >= 1 and len(due) == spec.count(max_steps)
+
+
+class Model:
+    """One whose every forward pass takes as long as the clock says, and is counted."""
+
+    share = BatchShare(0, 1)
+
+    def __init__(self):
+        self.num_passes = 0
+
+    def measures(self, batch):
+        self.num_passes += 1
+        return {"nats": batch["x"].float()}
+
+
+class Rows:
+    measure, num_rows, num_blocks = CLASSES.decisive, 20, 20
+
+    def columns(self, block):
+        return {"x": np.array([[block + 1]])}
+
+    def sums(self, columns, measured):
+        return float(measured["nats"].sum()), 1.0
+
+    def value(self, sums):
+        return sum(nats for nats, _ in sums) / len(sums)
+
+
+def test_a_stop_breaks_a_validation_off_and_leaves_it_due(tmp_path, monkeypatch):
+    monkeypatch.setattr("headway.training.evaluation.validation.ASKED_EVERY_S", 0.0)
+    model, asked = Model(), []
+    validation = Validation(
+        ValidationSpec(every_steps=5),
+        model,
+        Rows(),
+        ProcessGroup(rank=0, world_size=1, device=torch.device("cpu")),
+        Ledger(tmp_path / "ledger.jsonl"),
+        max_steps=10,
+        stop_is_due=lambda: asked.append(1) or len(asked) == 3,
+    )
+    assert validation.run(5) and model.num_passes == 3 and validation.is_due(5)
+    assert validation.state == ValidationState()
+    assert not validation.run(5) and not validation.is_due(5)
+    assert validation.state == ValidationState(step=5, best_step=5, best=10.5)
+    first, second = [event for event in read_events(tmp_path / "ledger.jsonl") if event["event"] == "validation"]
+    assert "value" not in first and second["value"] == 10.5
+
+
+def test_a_figure_that_is_no_number_ends_the_run_with_a_word(tmp_path):
+    rows = Rows()
+    rows.value = lambda sums: float("nan")
+    group, ledger = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu")), Ledger(tmp_path / "ledger.jsonl")
+    validation = Validation(ValidationSpec(every_steps=5), Model(), rows, group, ledger, max_steps=10)
+    with pytest.raises(TrainingFailed, match="after step 5 came to nan log_loss"):
+        validation.run(5)
 
 
 def test_when_and_what_follows_are_said_in_a_line():

@@ -56,6 +56,20 @@ def test_before_the_end_there_is_time_for_another_step_and_for_the_checkpoint():
     assert 10 + 2 < 1100 - clock.now_s <= 2 * 10 + 2 * 2 + MIN_MARGIN_S
 
 
+def test_other_work_is_broken_off_in_time_and_makes_no_step_look_long():
+    clock, bound = Clock(), StopRequest(at_unix_s=2000, reason="window closed")
+    stop = StopConditions(lambda: False, bound, clock=clock)
+    clock.now_s += 2
+    assert not stop(1)
+    for _ in range(50):
+        clock.now_s += 10
+        assert not stop.in_between()
+    clock.now_s += 2
+    assert not stop(2)
+    clock.now_s = 2000 - MIN_MARGIN_S - 1.9
+    assert stop.in_between() and stop.reason == "window closed"
+
+
 def test_a_long_restore_takes_nothing_from_the_time_for_steps():
     clock = Clock()
     steps_until_stop(StopRequest(at_unix_s=1100), clock, step_s=2, restore_s=40)

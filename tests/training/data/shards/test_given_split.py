@@ -132,7 +132,7 @@ def test_files_are_told_by_globs_as_a_sources_are() -> None:
     with pytest.raises(DataError, match=r"2026/\*\*' matches no file"):
         plan_groups(files[:2], spec)
     both = ShardSpec.model_validate({"split": {"train": ["**/*.csv"], "heldout": ["2026/**"]}})
-    with pytest.raises(DataError, match=r"2026/d\.csv: both splits list the file"):
+    with pytest.raises(DataError, match=r"2026/d\.csv: train and heldout list the file"):
         plan_groups(files, both)
 
 
