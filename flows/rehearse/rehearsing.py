@@ -134,7 +134,7 @@ class RehearsalRunner:
         step_s, checkpoint = reports.warm_step_s(steps), reports.checkpoint_cost(every)
         rehearsed, share = reports.of_stage(self._events), project.subset.share
         training = pipeline.training.for_rows(round(self._num_rows / share))
-        trained_s = sum(float(event["duration_s"]) for event in every if event["event"] in ("step", "checkpoint"))
+        trained_s = sum(float(event["duration_s"]) for event in every if event["event"] in reports.OF_TRAINING)
         # A rehearsal starts its gang twice, and the real run once.
         launches = max(1, len(leaders))
         training_s = reports.real_training_s(
@@ -143,6 +143,7 @@ class RehearsalRunner:
             trained_s=trained_s / launches,
             step_s=step_s,
             checkpoint=checkpoint,
+            validation_s=reports.validation_s(every),
         )
         before = {stage: newest_record_of(workspace, pipeline.pipeline, stage) for stage in reports.OF_ALL_DATA}
         costs = reports.stage_costs(

@@ -88,6 +88,10 @@ def of_stage(events: Iterable[Event]) -> dict[str, float]:
     return found
 
 
+OF_TRAINING = ("step", "validation", "checkpoint")
+"""Events of what a longer run has more of."""
+
+
 def warm_step_s(attempts: Sequence[Sequence[Event]]) -> float | None:
     """The median step, without the first of each attempt where there are others.
 
@@ -96,6 +100,12 @@ def warm_step_s(attempts: Sequence[Sequence[Event]]) -> float | None:
     """
     warm = [step for steps in attempts for step in steps[1:]] or [step for steps in attempts for step in steps]
     return statistics.median(float(step["duration_s"]) for step in warm) if warm else None
+
+
+def validation_s(events: Sequence[Event]) -> float | None:
+    """What a validation takes, of rank 0's events; None where none was made."""
+    made = [float(event["duration_s"]) for event in events if event["event"] == "validation" and "value" in event]
+    return statistics.median(made) if made else None
 
 
 def checkpoint_cost(events: Sequence[Event]) -> CheckpointCost | None:
@@ -163,18 +173,23 @@ def real_training_s(
     trained_s: float,
     step_s: float | None,
     checkpoint: CheckpointCost | None,
+    validation_s: float | None = None,
 ) -> float | None:
     """Seconds of the real run's stage *launch*.
 
     Args:
         launch_s: what the rehearsal's took, over all its attempts.
-        trained_s: what its steps and checkpoints took of that; the rest is the start, which the real run pays once.
+        trained_s: what steps, validations and checkpoints took of that; the rest is the start, which the real run pays
+            once.
+        validation_s: what one takes; None where none was made.
     """
     if step_s is None or checkpoint is None:
         return None
     saves = num_checkpoints(training.checkpoints, max_steps=training.max_steps, step_s=step_s)
     start_s = max(0.0, launch_s - trained_s)
-    return start_s + training.max_steps * step_s + saves * checkpoint.stall_s
+    validated = 0 if training.validation is None else training.validation.count(training.max_steps)
+    validations_s = validated * (validation_s or 0.0)
+    return start_s + training.max_steps * step_s + validations_s + saves * checkpoint.stall_s
 
 
 def needed_bytes(

@@ -12,10 +12,12 @@ from headway.flows.rehearse.report import (
     of_stage,
     real_training_s,
     stage_costs,
+    validation_s,
     warm_step_s,
 )
 from headway.training.config.checkpoints import CheckpointSpec
 from headway.training.config.training_spec import TrainingSpec
+from headway.training.config.validation import ValidationSpec
 
 COST = CheckpointCost(size_bytes=1000, stall_s=0.5, durable_s=None, restore_s=None)
 
@@ -34,6 +36,20 @@ def test_training_is_its_start_once_its_steps_and_what_checkpoints_keep_them_wai
     training = TrainingSpec(max_steps=1000, checkpoints=CheckpointSpec(every_steps=100))
     assert real_training_s(training, launch_s=20, trained_s=8, step_s=2.0, checkpoint=COST) == 12 + 2000 + 10 * 0.5
     assert real_training_s(training, launch_s=20, trained_s=8, step_s=None, checkpoint=COST) is None
+
+
+def test_a_run_that_is_validated_is_as_much_longer_as_that_takes_and_keeps_more_checkpoints() -> None:
+    training = TrainingSpec(max_steps=1000, checkpoints=CheckpointSpec(every_steps=100, keep_last=3))
+    validated = training.model_copy(update={"validation": ValidationSpec(every_steps=300, keep_best=True)})
+    events = [{"event": "validation", "duration_s": each, "value": 1.0} for each in (1.0, 3.0, 9.0)]
+    assert validation_s([*events, {"event": "validation", "duration_s": 90.0}]) == 3.0
+    plain, longer = (
+        real_training_s(each, launch_s=9, trained_s=9, step_s=1.0, checkpoint=COST, validation_s=3.0)
+        for each in (training, validated)
+    )
+    assert longer == plain + 4 * 3.0
+    room = [needed_bytes(each, shard_bytes=0, share=1, step_s=1.0, checkpoint=COST) for each in (training, validated)]
+    assert room == [4 * 1000, 7 * 1000]
 
 
 @pytest.mark.parametrize(
