@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headway.training.launch.base.process_tree import die_with_parent
 from tests.program_ends import end_with, run_module
 from tests.waiting import DEADLINE_S
 from tests.warm_programs import Program
@@ -161,6 +162,7 @@ def main() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         pid = os.fork()
         if pid == 0:
+            die_with_parent()  # whose own end is that of its standard input: a test process that is killed leaves none
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
             end_with(partial(_run_rank, told))
         os.write(1, f"began {pid}\n".encode())
