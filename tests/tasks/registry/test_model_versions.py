@@ -177,8 +177,9 @@ def test_processes_that_open_a_new_store_at_once_do_not_spoil_it_for_each_other(
 def test_a_store_whose_maker_is_killed_in_the_midst_of_it_is_made_anew(tmp_path: Path) -> None:
     database, unfinished = tmp_path / "new.db", tmp_path / ".new.db.unfinished"
     (tmp_path / "go").touch()
-    making = Program(
-        [sys.executable, "-c", OPEN, f"sqlite:///{database}", tmp_path / "go"],
+    # A fresh process, whose tables MLflow makes: those of forks are copies, there at once.
+    making = subprocess.Popen(
+        [sys.executable, "-c", OPEN, f"sqlite:///{database}", str(tmp_path / "go")],
         cwd=REPOSITORY,
         stdout=subprocess.DEVNULL,
     )
