@@ -106,11 +106,8 @@ def test_what_is_said_to_run_nothing_is_in_no_stages_key() -> None:
     """By the keys themselves: shards' identity, a run's configuration, a registration's inputs."""
     spec = parse_yaml_model(PipelineSpec, DIGITS, where="digits.yaml")
     for name in type(spec.shards).model_fields:
-        is_in_key = name in spec.shards.identity or name in (
-            "split",
-            "fit",
-            "validation_fraction",
-        )  # left out without a value
+        # An absent value leaves some out.
+        is_in_key = name in spec.shards.identity or name in ("split", "fit", "validation_fraction")
         assert explain(f"shards.{name}").effect.startswith("shard runs anew") == is_in_key, name
     inputs = registration_inputs(spec.registry, Link(kind="checkpoint", sha256="0" * 64))
     for name in type(spec.registry).model_fields:
