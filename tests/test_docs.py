@@ -24,6 +24,7 @@ from docs.reference import pages as reference
 from headway.data_contracts.store import errors
 from headway.data_contracts.store.errors import ConfigError, HeadwayError
 from headway.data_contracts.types.strict_yaml import parse_yaml_model
+from headway.flows.accounts import goodput
 from headway.flows.act.editor_schemas import FileKind, schema_of
 from headway.flows.act.explain import explain
 from headway.flows.cli.command_line import EXIT_CODES, app
@@ -311,6 +312,12 @@ def is_of_the_code(code: str) -> bool:
     if re.fullmatch(r"(?!test_)[a-z]+(?:_[a-z]+)+", code):
         return code in words_of_code()
     return True
+
+
+def test_the_page_of_the_time_account_names_every_state() -> None:
+    text = (HOME / "docs" / "concepts" / "time-account.md").read_text()
+    table = [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")]
+    assert {state for row in table for state in re.findall(r"`([a-z_]+)`", row)} >= set(goodput.STATES)
 
 
 def test_no_key_state_event_or_class_is_named_in_a_sentence_that_does_not_exist() -> None:

@@ -28,7 +28,7 @@ from headway.tasks.stages.register import RegistrySpec
 from headway.training.config.encoder_specs import CustomEncoderSpec, TabularEncoderSpec
 from headway.training.config.shards import VALIDATION, ShardSpec
 from headway.training.config.training_spec import TrainingSpec
-from headway.training.evaluation.measures import metric_set_of, validating_measure
+from headway.training.evaluation.measures import MetricSet, metric_set_of, validating_measure
 from headway.training.frozen.mesh_check import require_trainable
 from headway.training.frozen.recipe_check import own_methods
 from headway.training.launch.base.gang import LaunchSpec
@@ -84,11 +84,9 @@ class PipelineSpec(Frozen):
 
     @model_validator(mode="after")
     def _its_floors_are_of_its_figures(self) -> Self:
-        encoder = self.shards.encoder
-        # What a user's own encoder makes is known once it is fitted; without a label there is nothing to evaluate.
-        if isinstance(encoder, CustomEncoderSpec) or (isinstance(encoder, TabularEncoderSpec) and not encoder.label):
+        if (metric_set := self._metric_set) is None:
             return self
-        figures = [measure.name for measure in metric_set_of(encoder.model_dump(mode="json")).measures]
+        figures = [measure.name for measure in metric_set.measures]
         if foreign := sorted(set(self.promotion.floors) - set(figures)):
             raise ValueError(
                 f"promotion.floors names {', '.join(foreign)}, which no report of this pipeline has: its figures are "
@@ -96,22 +94,26 @@ class PipelineSpec(Frozen):
             )
         return self
 
+    @property
+    def _metric_set(self) -> MetricSet | None:
+        """None where nobody knows yet: of a user's own encoder, until it is fitted, and without a label."""
+        encoder = self.shards.encoder
+        if isinstance(encoder, CustomEncoderSpec) or (isinstance(encoder, TabularEncoderSpec) and not encoder.label):
+            return None
+        return metric_set_of(encoder.model_dump(mode="json"))
+
     @model_validator(mode="after")
     def _is_validated_on_rows_apart(self) -> Self:
-        validation, encoder = self.training.validation, self.shards.encoder
+        validation, metric_set = self.training.validation, self._metric_set
         if (validation is not None) != (VALIDATION in self.shards.splits):
             raise ValueError(
                 "training.validation needs rows: give shards.validation_fraction, or shards.split.validation"
                 if validation is not None
                 else "shards keep rows from training for validation, and training.validation does not look at them"
             )
-        # A user's own encoder is known once it is fitted.
-        is_known = not isinstance(encoder, CustomEncoderSpec) and (
-            not isinstance(encoder, TabularEncoderSpec) or encoder.label
-        )
-        if validation is not None and is_known:
+        if validation is not None and metric_set is not None:
             try:
-                validating_measure(metric_set_of(encoder.model_dump(mode="json")), validation.metric)
+                validating_measure(metric_set, validation.metric)
             except ConfigError as error:
                 raise ValueError(f"{error.where}: {error.what}") from error
         return self

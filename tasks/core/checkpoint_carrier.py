@@ -7,7 +7,6 @@ they train on; so another machine continues from the newest good checkpoint when
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
 import shutil
 import threading
@@ -26,6 +25,7 @@ from headway.training.checkpoint.layout import (
     MANIFEST_NAME,
     RESULT_NAME,
     SEAL_NAME,
+    RunResult,
     best_step_of,
     checkpoint_path,
     committed_steps,
@@ -67,11 +67,13 @@ class CheckpointCarrier:
         """Seals of what this machine published or fetched, by step: a step that is done again has another."""
         self._bad: set[int] = set()
         self._best_by_seal: dict[bytes, int | None] = {}
+        self._withdrawn: set[str] = set()
         self._untold: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
 
     def __enter__(self) -> CheckpointCarrier:
         if not self._workspace.is_local:
             with self._ledger.span("checkpoints.fetch") as fields:
+                self._withdraw_abandoned()  # what was put aside when nobody was left to withdraw it
                 fields["step"] = self._fetch_newest()
             self.emit_pending()
             self._thread.start()
@@ -90,7 +92,7 @@ class CheckpointCarrier:
                 self._publish_new()
                 if self._workspace.local_path(f"{self._run_folder}/{RESULT_NAME}").exists():
                     self._require_owned()
-                    if (step := self._result_step()) in self._bad and step is not None:
+                    if (step := self._result_step()) is not None and step not in self._published:
                         raise IntegrityError(
                             "the run's model is not whole on this machine, so its result is not published.",
                             where=f"{self._run_folder}/checkpoints/{directory_name(step)}",
@@ -179,10 +181,14 @@ class CheckpointCarrier:
         """What ranks put aside to do its steps again on other data: no machine shall continue from it."""
         aside = self._workspace.local_path(f"{self._run_folder}/{ABANDONED}")
         for folder in aside.iterdir() if aside.is_dir() else ():
-            step = step_of(folder.name.partition(".")[0])
-            if step in self._published and self._published[step] == _seal_in(folder):
+            step, sealed = step_of(folder.name.partition(".")[0]), _seal_in(folder)
+            if folder.name in self._withdrawn or step is None or sealed is None:
+                continue
+            # Steps that were done again on the same data came to the same checkpoint, which is good.
+            if self._seals_here().get(step) != sealed and self._is_there(step, sealed):
                 self._remove(step)
-                del self._published[step]
+                self._published.pop(step, None)
+            self._withdrawn.add(folder.name)
 
     def _fetch_newest(self) -> int | None:
         """The newest published good checkpoint, what it names as the best, and the result with its own.
@@ -196,10 +202,9 @@ class CheckpointCarrier:
             if self._fetch(step):
                 self._fetch_result()
                 # A run whose best checkpoint is gone would have to train from before it.
-                for wanted in self._wanted(self._seals_here()):
-                    if wanted not in self._steps_here():
-                        self._fetch(wanted)
-                self._published = self._seals_here()
+                missing = self._wanted(self._seals_here()).difference(self._steps_here())
+                fetched = {step, *filter(self._fetch, missing)}
+                self._published = {each: sealed for each, sealed in self._seals_here().items() if each in fetched}
                 return step
         return None
 
@@ -218,10 +223,10 @@ class CheckpointCarrier:
         return {step for step in named if step is not None}
 
     def _result_step(self) -> int | None:
-        """Of this machine's result; None while there is none that names one."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        """Of this machine's result; None while there is none that can be read."""
+        with contextlib.suppress(OSError, ValueError, IntegrityError):
             path = self._workspace.local_path(f"{self._run_folder}/{RESULT_NAME}")
-            return step_of(str(json.loads(read_regular(path))["checkpoint"]))
+            return RunResult.parse(read_regular(path), self._run).step
         return None
 
     def _is_there(self, step: int, sealed: bytes) -> bool:

@@ -31,7 +31,7 @@ class TrainingCurve(Frozen):
     format_version: int = 1
     first_step: int
     num_steps: int
-    """Up to the checkpoint that was evaluated."""
+    """Up to the checkpoint that was evaluated; of a run that was validated, up to its end."""
     num_excluded: int
     """Batches that a guard left out."""
     started_unix_s: float

@@ -63,7 +63,7 @@ def _require_apart(context: RunContext, shards: ShardSpec, paths: Collection[str
     # Some room for the rounding of a share that is written otherwise: 1 - 0.9 is not 0.1.
     furthest = max((each.fraction for each in _recorded(context, shards)), default=0.0)
     if shards.split is None and shards.heldout_fraction + furthest > 1 + 1e-12:
-        _refuse(f"{shards.heldout_fraction:g} takes in rows that", "shards.heldout_fraction")
+        raise _mixed(f"{shards.heldout_fraction:g} takes in rows that have", "shards.heldout_fraction")
     if split is None:
         return
     seen = {value for each in _recorded(context, shards) for value in each.listed}
@@ -72,7 +72,7 @@ def _require_apart(context: RunContext, shards: ShardSpec, paths: Collection[str
         heldout = [path for path in paths if any(matches(glob, path) for glob in split.heldout)]
         both = [path for path in heldout if any(matches(glob, path) for glob in seen)]
     if both:
-        _refuse(f"what {', '.join(map(repr, both[:5]))} names", "shards.split.heldout", "has")
+        raise _mixed(f"what {', '.join(map(repr, both[:5]))} names has", "shards.split.heldout")
 
 
 def _ref_of(pipeline: str) -> str:
@@ -87,9 +87,9 @@ def _recorded(context: RunContext, shards: ShardSpec) -> Iterator[ValidationSpli
             yield recorded
 
 
-def _refuse(what: str, where: str, verb: str = "have") -> None:
-    raise ConfigError(
-        f"{what} {verb} validated runs of this pipeline, and would evaluate its models now.",
+def _mixed(what: str, where: str) -> ConfigError:
+    return ConfigError(
+        f"{what} validated runs of this pipeline, and would evaluate its models now.",
         where=where,
         advice="Hold out other rows. Another shards.split_salt draws all of them anew: then the models that there are "
         "have seen some of what evaluates.",

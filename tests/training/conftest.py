@@ -256,7 +256,7 @@ def _kill(project: TinyProject) -> None:
     project.started.clear()
 
 
-def make_project(folder: Path) -> TinyProject:
+def make_project(folder: Path, **shares: float) -> TinyProject:
     documents = texts()
     sources = [
         SourceRows(path, sha256_bytes(data), len(data), 1, NO_ROWS, partial(text_rows, data))
@@ -265,8 +265,8 @@ def make_project(folder: Path) -> TinyProject:
     spec = ShardSpec(
         encoder=BytePairSpec(vocab_size=300, sequence_tokens=16),
         num_groups=3,
-        heldout_fraction=0.3,
         rows_per_row_group=8,
+        **{"heldout_fraction": 0.3, **shares},
     )
     return publish_project(folder, documents, sources, spec)
 

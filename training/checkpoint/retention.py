@@ -34,8 +34,8 @@ def expired(kept: Collection[RetainedCheckpoint], spec: CheckpointSpec) -> tuple
     """Steps whose checkpoints may be deleted, oldest first.
 
     The newest `keep_last` stay, those of every `keep_every_steps`, the `keep_best` best (of equals, the newest), and
-    always the newest that is known to be good, however old it is. What one that
-    stays names as the run's best so far stays with it. While none is known to be good, all stay.
+    always the newest that is known to be good, however old it is. What one that stays names as the run's best so far
+    stays with it. While none is known to be good, all stay.
     """
     good = [each.step for each in kept if each.is_good]
     # Without one that is known to be good the old ones are the only hope after damage.
@@ -64,7 +64,7 @@ def discard_expired(
     spec: CheckpointSpec,
     *,
     known_good: Collection[int],
-    name_their_best: bool = False,
+    has_best: bool = False,
     fence: AttemptFence = NO_FENCE,
 ) -> None:
     """Delete what has expired, its manifest first, so that an interrupted deletion leaves no checkpoint.
@@ -73,12 +73,12 @@ def discard_expired(
     knows no manifest of theirs.
 
     Args:
-        name_their_best: whether their manifests are to be asked for the run's best checkpoint.
+        has_best: whether the run's model is its best checkpoint, which manifests name.
 
     Raises:
         Superseded: a later attempt has begun; what it may know is untouched.
     """
-    asks = spec.keep_best > 0 or name_their_best
+    asks = spec.keep_best > 0 or has_best
     kept = [_retained(checkpoints, step, step in known_good, spec, asks) for step in committed_steps(checkpoints)]
     for step in expired(kept, spec):
         with fence.fenced():

@@ -108,7 +108,7 @@ class GivenSplit(Frozen):
         Raises:
             DataError: a type that has no such values, or a value that none lists and is not to be left out.
         """
-        listed = {_named(value): code for code, values in self._listed.items() for value in values}
+        listed = {_named(value): code for code, named in self._listed.items() for value in named}
         rest = NEITHER if self.train else TRAINS
         encoded = values.dictionary_encode(null_encoding="encode")
         distinct = self._distinct(encoded.dictionary, where)

@@ -75,8 +75,11 @@ def train(
     def has_converged() -> bool:
         return learner.has_converged or validation.has_converged
 
+    def is_last(step: int) -> bool:
+        return has_converged() or (step == max_steps and not validation.is_due(step))
+
     # A stop may have come between the step and its validation.
-    if validation.is_due(first_step) and validation.run(first_step) and not has_converged():
+    if validation.is_due(first_step) and validation.run(first_step) and not is_last(first_step):
         raise RunStopped(f"stopped at step {first_step} of {max_steps}; its checkpoint was kept before.")
     watch, done = Stopwatch(learner.traffic), first_step
     while done < max_steps and not has_converged():
@@ -111,10 +114,9 @@ def train(
         if moved and not stop and validation.is_due(done):
             stop = validation.run(done)
             watch.skip()
-        is_last = has_converged() or (done == max_steps and not validation.is_due(done))
-        if stop or (moved and (is_last or sums.save or validation.wants_checkpoint(done))):
+        if stop or (moved and (is_last(done) or sums.save or validation.wants_checkpoint(done))):
             save(done)
             watch.skip()
-        if stop and not is_last:
+        if stop and not is_last(done):
             kept = "a checkpoint was kept" if done else "there was nothing to keep yet"
             raise RunStopped(f"stopped at step {done} of {max_steps}; {kept}.")

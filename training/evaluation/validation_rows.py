@@ -7,13 +7,14 @@ up exactly (`math.fsum`), they are the same figure however many ranks shared the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from headway.data_contracts.store.documents import ShardManifest
 from headway.data_contracts.store.publication import Workspace
 from headway.training.config.shards import VALIDATION
+from headway.training.config.training_spec import TrainingSpec
 from headway.training.data.encode.packing import PAD_ID
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.evaluation.measures import metric_set_for, validating_measure
@@ -85,3 +86,25 @@ class ValidationRows:
     def _of_rows(self, measured: Measured) -> Mapping[str, float]:
         sums = {name: values.sum() for name, values in measured.items()}
         return {**sums, "targets": float(next(iter(measured.values())).size)}
+
+
+def validation_rows(
+    workspace: Workspace, manifest: ShardManifest, training: TrainingSpec, on_shard: Callable[[], None]
+) -> ValidationRows | None:
+    """What a run is validated on; None where it is not. Raises as `ValidationRows`.
+
+    Args:
+        on_shard: called after each shard is fetched or verified.
+    """
+    spec = training.validation
+    if spec is None:
+        return None
+    return ValidationRows(
+        workspace,
+        manifest,
+        ShardReader(workspace, manifest, VALIDATION, on_shard=on_shard),
+        metric=spec.metric,
+        # What fits with gradients fits without, and decides bits already.
+        block_rows=training.micro_batch_sequences,
+        max_rows=spec.max_rows,
+    )

@@ -8,7 +8,7 @@ import dataclasses
 import gc
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -29,7 +29,7 @@ from headway.training.checkpoint.save import Checkpointer, SavedCheckpoint
 from headway.training.config.checkpoints import save_is_due
 from headway.training.config.loader_spec import loader_spec
 from headway.training.config.parallel import mesh_that_decides_bits
-from headway.training.config.shards import TRAIN, VALIDATION
+from headway.training.config.shards import TRAIN
 from headway.training.config.training_spec import replicas_per_rank
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.engine.batches import RankBatches, prefetched, proof_batch
@@ -45,7 +45,7 @@ from headway.training.engine.run_documents import (
 )
 from headway.training.engine.step_recorder import StepRecorder
 from headway.training.evaluation.validation import Validation
-from headway.training.evaluation.validation_rows import ValidationRows
+from headway.training.evaluation.validation_rows import ValidationRows, validation_rows
 from headway.training.frozen.result import is_finished, publish_result
 from headway.training.guards.memory import explaining_out_of_memory, remember_allocations, with_noted_micro_batch
 from headway.training.guards.step_guard import RollBack, StepGuard
@@ -62,6 +62,10 @@ from headway.training.recipes.checked import require_finite_first_loss
 if TYPE_CHECKING:
     from headway.training.engine.boosted_learner import BoostedLearner
     from headway.training.recipes.gradient_boosting import GradientBoosting
+
+
+MAX_BEST_LOST = 2
+"""A disk that damages what it is given would have the run begin anew for ever."""
 
 
 def train_run(rank: RankProcess, workspace: Workspace, run: Link, run_dir: Path) -> None:
@@ -97,33 +101,12 @@ def train_run(rank: RankProcess, workspace: Workspace, run: Link, run_dir: Path)
             with ledger.span("data.open"):
                 heartbeat = Heartbeat(ledger, "data.open")
                 reader = ShardReader(workspace, documents.manifest, TRAIN, also=documents.mixed, on_shard=heartbeat)
-                validates_on = _validation_rows(workspace, documents, heartbeat)
+                validates_on = validation_rows(workspace, documents.manifest, documents.training, heartbeat)
             remember_allocations(process_group.device)
             _Session(rank, documents, run, run_dir, reader, validates_on, process_group).run_to_the_end()
         # Timed apart, for collectives may wait here for slow peers.
         with ledger.span("teardown"):
             process_group_stack.close()
-
-
-def _validation_rows(
-    workspace: Workspace, documents: RunDocuments, on_shard: Callable[[], None]
-) -> ValidationRows | None:
-    spec = documents.training.validation
-    if spec is None:
-        return None
-    return ValidationRows(
-        workspace,
-        documents.manifest,
-        ShardReader(workspace, documents.manifest, VALIDATION, on_shard=on_shard),
-        metric=spec.metric,
-        # What fits with gradients fits without, and decides bits already.
-        block_rows=documents.training.micro_batch_sequences,
-        max_rows=spec.max_rows,
-    )
-
-
-MAX_BEST_LOST = 2
-"""A disk that damages what it is given would have the run begin anew for ever."""
 
 
 class _Session:
@@ -163,8 +146,8 @@ class _Session:
         with self._rank.ledger.span("result") as fields:
             # A generator that gathers tensor by tensor: never the whole state on one rank.
             full_tensors = Heartbeat(self._rank.ledger, "result").beside(self._learner.full_tensors())
-            if self._process_group.leads and self._model is not None:
-                publish_result(self._run_dir, self._run, self._model, full_tensors, self._rank.fence)
+            if self._process_group.leads and self._result is not None:
+                publish_result(self._run_dir, self._run, self._result, full_tensors, self._rank.fence)
             collections.deque(full_tensors, maxlen=0)  # all ranks take part in making them up
             fields |= as_fields(self._process_group.traffic.take())
 
@@ -176,7 +159,7 @@ class _Session:
         Raises:
             IntegrityError: that was so again and again.
         """
-        self._model, best = self._checkpointer.newest, self._validation.best_step  # the former is rank 0's alone
+        self._result, best = self._checkpointer.newest, self._validation.best_step  # the former is rank 0's alone
         if best in (None, self._checkpointer.saved_step):
             return None
         with self._rank.ledger.span("restore.best", step=best) as fields:
@@ -200,7 +183,7 @@ class _Session:
                     )
                 return best - 1
             self._learner.load(verified.tensors, verified.manifest.scalars)
-        self._model = verified.manifest
+        self._result = verified.manifest
         return None
 
     def _train(self, first_step: int) -> int | None:
@@ -421,8 +404,8 @@ class _Session:
     def _discard_expired(self, step: int) -> None:
         self._known_good.add(step)
         spec, fence = self._spec.checkpoints, self._rank.fence
-        names = self._spec.validation is not None and self._spec.validation.keep_best
-        discard_expired(self._checkpoints, spec, known_good=self._known_good, name_their_best=names, fence=fence)
+        has_best = self._spec.validation is not None and self._spec.validation.keep_best
+        discard_expired(self._checkpoints, spec, known_good=self._known_good, has_best=has_best, fence=fence)
 
     def _inexact(self) -> dict[str, int]:
         halved = {} if self._halved_micro_batch is None else {HALVED_MICRO_BATCH: self._halved_micro_batch}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import xxhash
 from blake3 import blake3
 
+from headway.data_contracts.store.digests import canonical_json
 from headway.data_contracts.store.documents import (
     CheckpointFile,
     CheckpointManifest,
@@ -21,7 +21,7 @@ from headway.data_contracts.store.documents import (
 from headway.data_contracts.store.errors import EnvironmentProblem, IntegrityError, Superseded
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.checkpoint_carrier import CheckpointCarrier
-from headway.training.checkpoint.layout import BEST_STEP, directory_name, seal
+from headway.training.checkpoint.layout import BEST_STEP, RunResult, directory_name, seal
 from headway.training.observe.ledger import Event, Ledger, read_events
 from tests.waiting import wait_until
 
@@ -193,8 +193,14 @@ def test_what_retention_deleted_here_goes_there_too_but_never_the_newest(workspa
 
 
 def result_of(workspace: Workspace, step: int) -> None:
-    text = json.dumps({"checkpoint": directory_name(step)})
-    workspace.local_path(f"{FOLDER}/result.json").write_text(text)
+    result = RunResult(
+        run=RUN.sha256,
+        step=step,
+        checkpoint=directory_name(step),
+        manifest_sha256="0" * 64,
+        tensors_sha256="0" * 64,
+    )
+    workspace.local_path(f"{FOLDER}/result.json").write_bytes(canonical_json(result.model_dump()))
 
 
 def test_the_best_checkpoint_goes_there_however_old_it_is_and_stays_there(workspace, spool) -> None:
@@ -236,14 +242,48 @@ def test_what_is_trained_again_replaces_what_was_put_aside_for_it(workspace, spo
             commit(workspace, step)
             wait_until(lambda step=step: published(workspace).get(directory_name(step)) == NAMES)
         for step in (20, 30):
-            aside = workspace.local_path(f"{FOLDER}/abandoned/{directory_name(step)}.0")
-            aside.parent.mkdir(exist_ok=True)
-            workspace.local_path(f"{FOLDER}/checkpoints/{directory_name(step)}").rename(aside)
+            put_aside(workspace, step)
         wait_until(lambda: list(published(workspace)) == [directory_name(10)])
         again = commit(workspace, 20, text="other")
     assert list(published(workspace)) == [directory_name(10), directory_name(20)]
     place = f"{FOLDER}/checkpoints/{directory_name(20)}/tensors.safetensors"
     assert workspace.read(place) == (again / "tensors.safetensors").read_bytes()
+
+
+def put_aside(workspace: Workspace, step: int) -> None:
+    aside = workspace.local_path(f"{FOLDER}/abandoned/{directory_name(step)}.0")
+    aside.parent.mkdir(exist_ok=True)
+    workspace.local_path(f"{FOLDER}/checkpoints/{directory_name(step)}").rename(aside)
+
+
+def test_what_is_trained_again_to_the_same_bits_stays_there(workspace, spool) -> None:
+    with carrier(workspace, spool) as under_way:
+        for step in (10, 20):
+            commit(workspace, step)
+            wait_until(lambda step=step: published(workspace).get(directory_name(step)) == NAMES)
+        put_aside(workspace, 20)
+        wait_until(lambda: list(published(workspace)) == [directory_name(10)])
+        commit(workspace, 20)
+        wait_until(lambda: published(workspace).get(directory_name(20)) == NAMES)
+        commit(workspace, 30)
+        wait_until(lambda: published(workspace).get(directory_name(30)) == NAMES)
+        under_way.emit_pending()
+    assert [event["step"] for event in events(spool, "checkpoint.published")] == [10, 20, 20, 30]
+    with carrier(workspace, spool):
+        pass
+    assert list(published(workspace)) == [directory_name(step) for step in (10, 20, 30)]
+
+
+def test_nobody_goes_on_from_what_was_put_aside_when_the_flow_was_killed(workspace, spool) -> None:
+    with carrier(workspace, spool):
+        for step in (10, 20):
+            commit(workspace, step)
+            wait_until(lambda step=step: published(workspace).get(directory_name(step)) == NAMES)
+    put_aside(workspace, 20)  # and its flow is killed before it looks again
+    with carrier(workspace, spool):
+        assert not workspace.local_path(f"{FOLDER}/checkpoints/{directory_name(20)}").exists()
+    assert events(spool, "checkpoints.fetch")[-1]["step"] is None
+    assert list(published(workspace)) == [directory_name(10)]
 
 
 def test_a_result_whose_checkpoint_went_bad_on_this_disk_is_not_published(workspace, spool) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.errors import ConfigError
-from headway.tasks.rows.validation_split import require_apart
+from headway.tasks.rows.validation_split import ValidationSplit, require_apart
 from headway.training.config.shards import ShardSpec
 from tests.tasks.days import TABLE, Days, shards_spec
 
@@ -22,6 +23,21 @@ def test_a_share_that_takes_in_rows_that_validated_is_refused_also_when_none_val
         with pytest.raises(ConfigError, match=r"heldout_fraction.*0\.7 takes in rows that have validated"):
             require_apart(days.context, spec(0.7, validates), ())
     require_apart(days.context, spec(0.7, 0.0).model_copy(update={"split_salt": "anew"}), ())
+
+
+def test_of_two_that_look_at_once_and_write_one_after_the_other_one_is_refused(days: Days, monkeypatch) -> None:
+    first = shards_spec(TABLE, heldout_fraction=0.1, validation_fraction=0.4)
+    second = shards_spec(TABLE, heldout_fraction=0.7, validation_fraction=0.1)
+    publish = days.workspace.publish_document
+
+    def after_the_first(document: ValidationSplit) -> Link:
+        monkeypatch.undo()
+        require_apart(days.context, first, ())
+        return publish(document)
+
+    monkeypatch.setattr(days.context.workspace, "publish_document", after_the_first)
+    with pytest.raises(ConfigError, match="have validated"):
+        require_apart(days.context, second, ())
 
 
 def test_a_glob_that_takes_in_a_file_that_validated_is_refused_however_it_is_written(days: Days) -> None:

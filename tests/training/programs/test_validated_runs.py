@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import signal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from headway.data_contracts.store.digests import sha256_bytes
+from headway.data_contracts.store.errors import IntegrityError
 from headway.training.checkpoint.layout import committed_steps, directory_name
 from headway.training.checkpoint.read import read_checkpoint
 from headway.training.config.checkpoints import CheckpointSpec
 from headway.training.config.optimizer import OptimizerSpec
 from headway.training.config.parallel import ParallelSpec
-from headway.training.config.shards import VALIDATION, BytePairSpec, ShardSpec
+from headway.training.config.shards import VALIDATION
 from headway.training.config.validation import ValidationSpec
 from headway.training.data.load.shard_reader import ShardReader
-from headway.training.data.shards.splits import NO_ROWS, SourceRows
 from headway.training.evaluation.scorers import score_all, scorer_of
 from headway.training.observe.ledger import Event, read_events
 from headway.training.programs.evaluation import prediction, recipe_of, restored_model
-from tests.training.conftest import TINY, TinyProject, publish_project, text_rows, texts
+from tests.training.conftest import TINY, TinyProject, make_project
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.process
 
@@ -42,19 +42,7 @@ UNSTEADY = TINY.model_copy(
 
 @pytest.fixture(scope="module")
 def validated(tmp_path_factory) -> TinyProject:
-    documents = texts()
-    sources = [
-        SourceRows(path, sha256_bytes(data), len(data), 1, NO_ROWS, partial(text_rows, data))
-        for path, data in documents.items()
-    ]
-    spec = ShardSpec(
-        encoder=BytePairSpec(vocab_size=300, sequence_tokens=16),
-        num_groups=3,
-        heldout_fraction=0.2,
-        validation_fraction=0.3,
-        rows_per_row_group=8,
-    )
-    return publish_project(tmp_path_factory.mktemp("validated"), documents, sources, spec)
+    return make_project(tmp_path_factory.mktemp("validated"), heldout_fraction=0.2, validation_fraction=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +148,37 @@ def test_a_best_checkpoint_with_a_flipped_bit_is_put_aside_and_trained_again(val
     (quarantined,) = events(tmp_path, "checkpoint.quarantined")
     assert quarantined["checkpoint"].startswith(directory_name(expected["step"]))
     assert result(tmp_path) == expected
+
+
+def test_a_disk_that_damages_each_best_checkpoint_ends_the_run_with_a_word(validated, until, tmp_path):
+    """Else it would be trained anew for ever."""
+    patient = UNSTEADY.validation.model_copy(update={"patience": 12})
+    run = validated.publish_run(UNSTEADY.model_copy(update={"validation": patient, "max_steps": 60}))
+    (rank,) = validated.start(run, tmp_path, world_size=1)
+    damaged: set[int] = set()  # inodes: the folder's name is given again
+
+    def has_ended() -> bool:
+        for manifest in tmp_path.glob("checkpoints/*/manifest.json"):
+            _damage(manifest, damaged)
+        return rank.poll() is not None
+
+    until(has_ended, what="its end")
+    assert rank.wait(DEADLINE_S) == IntegrityError.exit_code, validated.log(tmp_path)
+    assert "that validated best was no longer good 3 times" in validated.log(tmp_path)
+
+
+def _damage(manifest: Path, damaged: set[int]) -> None:
+    """Flip a bit of a tensor, once for each checkpoint that names itself as the best."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):  # retention takes some away meanwhile
+        step = json.loads(manifest.read_bytes())
+        file = next(manifest.parent.glob("tensors-*"))
+        if step["scalars"].get("best_step") == step["step"] and manifest.stat().st_ino not in damaged:
+            damaged.add(manifest.stat().st_ino)
+            with file.open("r+b") as stream:
+                stream.seek(-5, 2)
+                bit = bytes([stream.read(1)[0] ^ 1])
+                stream.seek(-5, 2)
+                stream.write(bit)
 
 
 def test_of_many_rows_as_many_as_were_asked_for_are_looked_at_and_they_lie_all_over_the_split(validated, tmp_path):
