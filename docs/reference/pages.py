@@ -17,6 +17,7 @@ import typer.main
 import headway
 from headway.data_contracts.store import documents, errors
 from headway.data_contracts.store.errors import HeadwayError
+from headway.data_contracts.types.report_text import length
 from headway.flows import watch
 from headway.flows.accounts.objectives import CLASS_OBJECTIVES, WINDOW_DAYS
 from headway.flows.act.editor_schemas import FileKind
@@ -328,12 +329,27 @@ def metrics_page() -> str:
         "States are those of [the account of a run](../concepts/time-account.md), causes those of "
         "[errors](exit-codes.md). [Deploy](../how-to/deploy.md#prometheus) says how to collect them."
     )
-    by_class = [(_code(name), f"{each.success:.1%}", _share(each.in_window)) for name, each in CLASS_OBJECTIVES.items()]
+    by_class = [
+        (
+            _code(name),
+            f"{each.success:.1%}",
+            _share(each.in_window),
+            length(each.recovery_p95_s),
+            length(each.checkpoint_age_s),
+        )
+        for name, each in CLASS_OBJECTIVES.items()
+    ]
     objectives = (
         f"## Objectives\n\nOver {WINDOW_DAYS} days, by the [job class](pipeline-file.md) of a pipeline. Failures by "
         "people and data count for none. Rules, boards, reports and the freeze of promotion are made of this table."
     )
-    titles = ("job class", "retrains succeed", "those in windows are done before they close")
+    titles = (
+        "job class",
+        "retrains succeed",
+        "those in windows are done before they close",
+        "recoveries of a day, 95th percentile",
+        "newest checkpoint of a run that trains",
+    )
     families = _table(("family", "kind", "labels", "meaning"), rows)
     return _page("Metrics", about, families, after, objectives, _table(titles, by_class))
 

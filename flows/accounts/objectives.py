@@ -34,6 +34,8 @@ WINDOW_DAYS = 30
 """Over which an objective holds."""
 LEAST_EVENTS = 10
 """A ratio of fewer says nothing."""
+LEAST_RECOVERIES = 5
+"""A quantile of fewer says nothing."""
 
 
 Severity = Literal["page", "ticket"]
@@ -47,15 +49,27 @@ class ClassObjectives:
     """Of those that neither a person nor data ended, the share that succeeds."""
     in_window: float | None
     """Of those that were started for a window, the share that is done before it closes; None: no matter."""
+    recovery_p95_s: float
+    """Of recoveries of a day, from the last new step to the next one."""
+    checkpoint_age_s: float
+    """Of the newest durable checkpoint of a run that trains."""
     success_burns: tuple[Severity, ...] = ("page", "ticket")
     window_burns: tuple[Severity, ...] = ("ticket",)
 
 
 CLASS_OBJECTIVES: Mapping[JobClass, ClassObjectives] = MappingProxyType(
     {
-        "critical": ClassObjectives(success=0.995, in_window=0.95, window_burns=("page", "ticket")),
-        "standard": ClassObjectives(success=0.99, in_window=0.9),
-        "experiment": ClassObjectives(success=0.9, in_window=None, success_burns=("ticket",)),
+        "critical": ClassObjectives(
+            success=0.995,
+            in_window=0.95,
+            recovery_p95_s=60,
+            checkpoint_age_s=3600,
+            window_burns=("page", "ticket"),
+        ),
+        "standard": ClassObjectives(success=0.99, in_window=0.9, recovery_p95_s=120, checkpoint_age_s=7200),
+        "experiment": ClassObjectives(
+            success=0.9, in_window=None, recovery_p95_s=600, checkpoint_age_s=14_400, success_burns=("ticket",)
+        ),
     }
 )
 """Rules, boards, reports, the freeze of promotion and the documentation are made of this."""

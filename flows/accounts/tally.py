@@ -24,6 +24,7 @@ class JobClassTally:
     num_done_in_window: int = 0
     num_cut: int = 0
     """Their window closed before they were done."""
+    recoveries_s: list[float] = field(default_factory=list)
 
     @property
     def num_events(self) -> int:
@@ -66,6 +67,7 @@ class Tally:
         of_class.num_bad += account.outcome in ("failed", "lost") and account.cause not in ORDERLY
         of_class.num_done_in_window += account.window_outcome == "done"
         of_class.num_cut += account.window_outcome == "cut"
+        of_class.recoveries_s.extend(each.total_s for each in account.goodput.recoveries)
         self.interruptions.update(account.interruptions)
         self.recoveries.extend(account.goodput.recoveries)
         self.device_s = added(self.device_s, account.goodput.parts_device_s)

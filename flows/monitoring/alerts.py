@@ -6,11 +6,12 @@ name families of `families`, and totals that `rules` records. Those of a pipelin
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from textwrap import indent
 from typing import Literal, get_args
 
-from headway.flows.accounts.objectives import LEAST_ETTR, OBJECTIVES, Severity
+from headway.flows.accounts.objectives import CLASS_OBJECTIVES, LEAST_ETTR, LEAST_RECOVERIES, OBJECTIVES, Severity
 from headway.flows.accounts.probe_records import LATE_INTERVALS, LATE_SLACK_S
 from headway.flows.monitoring.burn_rates import BUDGET_WINDOW, burning
 from headway.flows.monitoring.families import SEVERE_XIDS
@@ -40,6 +41,33 @@ LEAST_COST_USD = 10
 _NOT_HELD = "unless on (pipeline, job, instance) headway_pipeline_held == 1"
 _OF_PIPELINE = "on (pipeline, job, instance)"
 _IS_TRAINING = 'and on (pipeline, job, instance) train_run_info{stage="launch"} == 1'
+
+
+def _recoveries_take_long(of: str, limit_s: float) -> str:
+    def of_a_day(part: str) -> str:
+        family = f"train_recovery_duration_seconds_{part}"
+        return f'sum without (stage) (increase({family}{{stage="total", job_class="{of}"}}[1d]))'
+
+    return (
+        f"histogram_quantile(0.95, {of_a_day('bucket')}) > {limit_s:g}\nand {of_a_day('count')} >= {LEAST_RECOVERIES}"
+    )
+
+
+def _checkpoint_is_old(of: str, limit_s: float) -> str:
+    """A pipeline whose class nobody wrote down is a standard one."""
+    others = "|".join(each for each in CLASS_OBJECTIVES if each != "standard")
+    is_of_class = f'and {_OF_PIPELINE} headway_pipeline_info{{job_class="{of}"}}'
+    if of == "standard":
+        is_of_class = f'unless {_OF_PIPELINE} headway_pipeline_info{{job_class=~"{others}"}}'
+    return (
+        f"time() - train_checkpoint_last_durable_timestamp_seconds > {limit_s:g}\n"
+        f"and {_OF_PIPELINE} time() - train_run_stage_since_timestamp_seconds > {limit_s:g}\n"
+        f"{_IS_TRAINING}\n{is_of_class}"
+    )
+
+
+def _any_class(condition: Callable[[str, float], str], limits_s: Mapping[str, float]) -> str:
+    return "\nor\n".join(f"(\n{indent(condition(*each), '  ')}\n)" for each in limits_s.items())
 
 
 def _with_owner(expr: str) -> str:
@@ -362,27 +390,21 @@ TICKETS = (
         name="RecoverySlow",
         severity="ticket",
         group="days",
-        expr=(
-            "histogram_quantile(\n"
-            '  0.95, sum without (stage) (increase(train_recovery_duration_seconds_bucket{stage="total"}[1d]))\n'
-            ") > 60\n"
-            'and sum without (stage) (increase(train_recovery_duration_seconds_count{stage="total"}[1d])) >= 5'
+        expr=_any_class(_recoveries_take_long, {name: each.recovery_p95_s for name, each in CLASS_OBJECTIVES.items()}),
+        summary=(
+            "Recoveries of {{ $labels.job_class }} pipelines on {{ $labels.instance }} take "
+            "{{ $value | humanizeDuration }} at the 95th percentile."
         ),
-        summary="Recoveries on {{ $labels.instance }} take {{ $value | humanizeDuration }} at the 95th percentile.",
         description=(
-            "The objective is a minute from the last new step to the next one. Run `headway goodput`: it says whether "
-            "detection, start, restore or steps made again take it."
+            "That is from the last new step to the next one, and more than the objective of the class. Run "
+            "`headway goodput`: it says whether detection, start, restore or steps made again take it."
         ),
     ),
     Alert(
         name="CheckpointOld",
         severity="ticket",
         group="state",
-        expr=(
-            "time() - train_checkpoint_last_durable_timestamp_seconds > 7200\n"
-            "and on (pipeline, job, instance) time() - train_run_stage_since_timestamp_seconds > 7200\n"
-            f"{_IS_TRAINING}"
-        ),
+        expr=_any_class(_checkpoint_is_old, {name: each.checkpoint_age_s for name, each in CLASS_OBJECTIVES.items()}),
         lasts="5m",
         summary="{{ $labels.pipeline }}: its newest checkpoint is {{ $value | humanizeDuration }} old.",
         description=(

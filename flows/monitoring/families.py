@@ -54,7 +54,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "train_device_seconds_total": _counter("The same times devices.", "state"),
         "train_waste_device_seconds_total": _counter("What recoveries took, by cause of the failure.", "cause"),
         "train_recovery_duration_seconds": _histogram(
-            "Recoveries, by what they spent their time on; `total` is all of it.", "stage"
+            "Recoveries, by what they spent their time on; `total` is all of it.", "job_class", "stage"
         ),
         "train_run_ettr_ratio": _gauge("Effective training time ratio of the newest run that was trained.", "pipeline"),
         "train_epoch_duration_seconds": _gauge(

@@ -9,7 +9,7 @@ from typing import get_args
 from headway.data_contracts.store.errors import Cause
 from headway.flows.accounts.cost import costs
 from headway.flows.accounts.data_figures import DataFigures
-from headway.flows.accounts.figures import Histogram, TrainingFigures, take_into
+from headway.flows.accounts.figures import Histogram, TrainingFigures
 from headway.flows.accounts.flow_account import PROBE, FlowAccount
 from headway.flows.accounts.goodput import STATES, State, added
 from headway.flows.accounts.scaling import Scaling
@@ -42,7 +42,8 @@ class Totals:
         self._seconds: dict[State, float] = {}
         self._device_seconds: dict[State, float] = {}
         self._waste_s: dict[str, float] = {}
-        self._recoveries_s: dict[str, Histogram] = {}
+        self._recoveries_s: dict[tuple[str, str], Histogram] = {}
+        """By job class and stage."""
         self._interruptions: Counter[str] = Counter()
         self._resumes: Counter[str] = Counter()
         self._requeues: Counter[str] = Counter()
@@ -78,9 +79,9 @@ class Totals:
         for cause, wasted in goodput.wasted_device_s.items():
             self._waste_s[cause] = self._waste_s.get(cause, 0.0) + sum(wasted.values())
         for recovery in goodput.recoveries:
-            take_into(self._recoveries_s, "total", recovery.total_s, "long")
-            for state, seconds in recovery.parts_s.items():
-                take_into(self._recoveries_s, state, seconds, "long")
+            for stage, seconds in (("total", recovery.total_s), *recovery.parts_s.items()):
+                of_stage = self._recoveries_s.setdefault((account.job_class, stage), Histogram.empty("long"))
+                of_stage.take(seconds)
         self._interruptions.update(account.interruptions)
         self._resumes.update(account.resumes)
         self._requeues.update(account.requeues)
@@ -116,8 +117,8 @@ class Totals:
             samples.value("train_resume_total", self._resumes[outcome], outcome=outcome)
         for reason in ("attempt", "job"):
             samples.value("train_requeues_total", self._requeues[reason], reason=reason)
-        for stage, histogram in self._recoveries_s.items():
-            samples.histogram("train_recovery_duration_seconds", histogram, stage=stage)
+        for (job_class, stage), histogram in self._recoveries_s.items():
+            samples.histogram("train_recovery_duration_seconds", histogram, job_class=job_class, stage=stage)
         for pipeline, (_, data) in sorted(self._data.items()):
             _fill_data(samples, pipeline, data)
         figures = deepcopy(self._figures)

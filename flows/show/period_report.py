@@ -17,20 +17,29 @@ from typing import Literal
 from pydantic import BaseModel
 
 from headway.data_contracts.report.page import State
-from headway.data_contracts.store.errors import ConfigError, IntegrityError
+from headway.data_contracts.store.errors import ConfigError, HeadwayError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
-from headway.data_contracts.types.report_text import count, length, moment
+from headway.data_contracts.types.report_text import count, length, moment, size
 from headway.flows.accounts.cost import JOULES_PER_KWH, OVERHEAD, PRODUCTIVE, CostLine, CostLines
 from headway.flows.accounts.data_figures import DataFigures
 from headway.flows.accounts.figures import WHOLE
 from headway.flows.accounts.flow_account import PROBE, FlowAccount
 from headway.flows.accounts.kept_accounts import all_accounts, settle
-from headway.flows.accounts.objectives import CHECKPOINTS, CLASS_OBJECTIVES, LEAST_ETTR, ORDERLY, objectives_of
-from headway.flows.accounts.tally import Tally, share
-from headway.flows.config.profiles import PricesSpec
+from headway.flows.accounts.objectives import (
+    CHECKPOINTS,
+    CLASS_OBJECTIVES,
+    LEAST_ETTR,
+    LEAST_RECOVERIES,
+    ORDERLY,
+    objectives_of,
+)
+from headway.flows.accounts.tally import JobClassTally, Tally, share
+from headway.flows.config.profiles import HousekeepingSpec, PricesSpec
 from headway.flows.report.written_report import Section, Table, WrittenReport
 from headway.flows.show.champion_history import HistoryEntry, read_history
 from headway.flows.show.status import KeptStatus, read_kept
+from headway.tasks.retention import clean
+from headway.tasks.retention.reachability import DAY_S
 
 Period = Literal["week", "month", "quarter"]
 MONTHS: dict[Period, int] = {"month": 1, "quarter": 3}
@@ -39,6 +48,7 @@ MOST_WASTE = 0.05
 LONG_HOLD_S = 7 * 86400.0
 SLOW_HOST = 1.1
 """Its steps take so many times those of the fastest host of the same pipeline."""
+MANY_STALE_BYTES = 10_000_000_000
 LEAST_STEPS = 100
 """Of a pipeline on a host, for its mean step to mean anything."""
 MAX_FAILURES = 1000
@@ -52,6 +62,8 @@ class JobClassFigures(BaseModel):
     success: float | None
     in_window: float | None
     """Of retrains that were started for a window those that were done before it closed."""
+    num_recoveries: int
+    recovery_p95_s: float | None
 
 
 class Figures(BaseModel):
@@ -94,6 +106,27 @@ class HostSteps(BaseModel):
     ratio: float
 
 
+class DeviceUse(BaseModel):
+    """Of a kind of device on a host."""
+
+    name: str
+    device_hours: float
+    """Paid for."""
+    most_devices: int
+    """That one flow run had."""
+    in_use: float
+    """Share of the period in which these were paid for, so far."""
+
+
+class StaleFiles(BaseModel):
+    """What housekeeping would remove with its defaults."""
+
+    num_files: int
+    size_bytes: int
+    problem: str = ""
+    """Why nobody knows."""
+
+
 class ValidatedData(BaseModel):
     pipeline: str
     validated_unix_s: float
@@ -121,8 +154,8 @@ class PeriodReport(BaseModel):
     causes: dict[str, int]
     by_pipeline: list[CostLine]
     by_cause: list[CostLine]
-    device_hours: dict[str, float]
-    """By kind of device and host."""
+    devices: list[DeviceUse]
+    """Those in use for the longest first."""
     moves: list[ReportedMove]
     hosts: list[HostSteps]
     """The slowest first."""
@@ -130,6 +163,8 @@ class PeriodReport(BaseModel):
     """Of each pipeline, the newest that were validated."""
     kept: KeptStatus
     """Today, whatever the period."""
+    stale: StaleFiles
+    """Today."""
     decide: list[str]
 
 
@@ -197,11 +232,12 @@ def read_period(
         causes=dict(now.causes.most_common()),
         by_pipeline=collected.by_pipeline.all(),
         by_cause=collected.by_cause.all(),
-        device_hours=collected.device_hours(),
+        devices=collected.devices((min(_unix_s(end), time.time()) - _unix_s(begin)) / 3600),
         moves=list(_moves(workspace, kept, begin.isoformat(), end.isoformat())),
         hosts=slow_hosts(collected.steps),
         data=[collected.data[pipeline] for pipeline in sorted(collected.data)],
         kept=kept,
+        stale=_stale(workspace),
         decide=[],
     )
     return report.model_copy(update={"decide": list(_decide(report, time.time()))})
@@ -213,6 +249,7 @@ class _Collected:
     def __init__(self, prices: PricesSpec) -> None:
         self.by_pipeline, self.by_cause = CostLines("pipeline", prices), CostLines("cause", prices)
         self._by_device: dict[str, CostLines] = defaultdict(lambda: CostLines("pipeline", prices))
+        self._most_devices: dict[str, int] = defaultdict(int)
         self.failed: list[FailedFlowRun] = []
         self.steps: dict[tuple[str, str], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
         self.data: dict[str, ValidatedData] = {}
@@ -220,6 +257,8 @@ class _Collected:
     def take(self, account: FlowAccount) -> None:
         for lines in (self.by_pipeline, self.by_cause, self._by_device[_device(account)]):
             lines.take(account)
+        most = max(self._most_devices[_device(account)], account.goodput.devices)
+        self._most_devices[_device(account)] = most
         if account.job_class == PROBE:
             return
         if account.outcome in ("failed", "lost"):
@@ -244,14 +283,32 @@ class _Collected:
             at = (num_steps + steps.num_steps, sum_s + steps.durations_s[WHOLE].sum_s)
             self.steps[account.pipeline, account.host] = at
 
-    def device_hours(self) -> dict[str, float]:
-        """The most first."""
-        hours = {name: sum(line.device_hours for line in lines.all()) for name, lines in self._by_device.items()}
-        return dict(sorted(hours.items(), key=lambda item: -item[1]))
+    def devices(self, hours: float) -> list[DeviceUse]:
+        """
+        Args:
+            hours: of the period, so far.
+        """
+        uses = []
+        for name, lines in self._by_device.items():
+            device_hours = sum(line.device_hours for line in lines.all())
+            there_hours = self._most_devices[name] * hours
+            in_use = device_hours / there_hours if there_hours > 0 else 0.0
+            most = self._most_devices[name]
+            uses.append(DeviceUse(name=name, device_hours=device_hours, most_devices=most, in_use=in_use))
+        return sorted(uses, key=lambda use: -use.device_hours)
 
 
 def _device(account: FlowAccount) -> str:
     return f"{account.device} on {account.host}" if account.host else account.device
+
+
+def _stale(workspace: Workspace) -> StaleFiles:
+    policy = HousekeepingSpec()
+    try:
+        found = clean.plan(workspace, older_than_s=policy.older_than_days * DAY_S, keep_last=policy.keep_last)
+    except HeadwayError as error:  # a report has all else
+        return StaleFiles(num_files=0, size_bytes=0, problem=error.what)
+    return StaleFiles(num_files=len(found.files), size_bytes=sum(each.size_bytes for each in found.files))
 
 
 def _unix_s(day: datetime.date) -> float:
@@ -265,10 +322,7 @@ def _figures(tally: Tally) -> Figures:
         num_flow_runs=tally.num_flow_runs,
         outcomes=dict(tally.outcomes),
         success=tally.success,
-        by_class={
-            name: JobClassFigures(success=tally.by_class[name].success, in_window=tally.by_class[name].in_window)
-            for name in sorted(tally.by_class, key=_urgency)
-        },
+        by_class={name: _class_figures(tally.by_class[name]) for name in sorted(tally.by_class, key=_urgency)},
         ettr=tally.ettr,
         num_recoveries=len(seconds),
         recovery_p50_s=_quantile(seconds, 0.5),
@@ -277,6 +331,15 @@ def _figures(tally: Tally) -> Figures:
         num_checkpoints_bad=bad,
         num_tokens=tally.cost.num_tokens,
         cost=tally.cost,
+    )
+
+
+def _class_figures(tally: JobClassTally) -> JobClassFigures:
+    return JobClassFigures(
+        success=tally.success,
+        in_window=tally.in_window,
+        num_recoveries=len(tally.recoveries_s),
+        recovery_p95_s=_quantile(sorted(tally.recoveries_s), 0.95),
     )
 
 
@@ -345,6 +408,12 @@ def _decide(report: PeriodReport, now_unix_s: float) -> Iterator[str]:
                 f"{_percent(in_window)} of {name} retrains were done before their window closed, "
                 f"{_percent(wanted)} is the objective: lengthen windows, or make runs shorter."
             )
+        slow_s = of_class.recovery_p95_s
+        if slow_s is not None and of_class.num_recoveries >= LEAST_RECOVERIES and slow_s > target.recovery_p95_s:
+            yield (
+                f"Recoveries of {name} retrains took {length(slow_s)} at the 95th percentile, "
+                f"{length(target.recovery_p95_s)} is the objective: headway goodput says of a run what took them."
+            )
     whole = share(now.num_checkpoints_verified - now.num_checkpoints_bad, now.num_checkpoints_verified)
     if whole is not None and whole < CHECKPOINTS.target:
         yield f"{count(now.num_checkpoints_bad, 'checkpoint')} of {now.num_checkpoints_verified:,} failed verification."
@@ -365,6 +434,11 @@ def _decide(report: PeriodReport, now_unix_s: float) -> Iterator[str]:
                 f"{each.pipeline}: {count(number, 'rule')} of its contract warned of the newest data, first "
                 f"{warned[0]}. Mend the data, or the rule."
             )
+    if report.stale.size_bytes > MANY_STALE_BYTES:
+        yield (
+            f"{count(report.stale.num_files, 'file')} that nothing needs take {size(report.stale.size_bytes)}: "
+            "run headway clean, or let a profile's housekeeping do it."
+        )
     for slow in report.hosts[:3]:
         yield f"{slow.host} takes {slow.ratio:.2f} times as long for a step of {slow.pipeline} as the fastest host."
 
@@ -404,6 +478,7 @@ def written(report: PeriodReport, *, has_prices: bool) -> WrittenReport:
             _spent(report, has_prices=has_prices),
             _champions(report),
             _machines(report),
+            _stored(report),
         ],
     )
 
@@ -441,12 +516,16 @@ def _trends(report: PeriodReport, *, has_prices: bool) -> Section:
 
 
 def _class_rows(report: PeriodReport, name: str) -> Iterator[tuple[str, ...]]:
-    target, none = objectives_of(name), JobClassFigures(success=None, in_window=None)
+    target, none = objectives_of(name), _class_figures(JobClassTally())
     now, before = (of.by_class.get(name, none) for of in (report.now, report.before))
     yield (f"{name} retrains that succeeded", _percent(now.success), _percent(before.success), _percent(target.success))
     if target.in_window is not None and (now.in_window, before.in_window) != (None, None):
         both = (_percent(now.in_window), _percent(before.in_window))
         yield (f"{name} retrains done before their window closed", *both, _percent(target.in_window))
+    both_s = (now.recovery_p95_s, before.recovery_p95_s)
+    if both_s != (None, None):
+        shown = ("none" if seconds is None else length(seconds) for seconds in both_s)
+        yield (f"{name} retrains: recovery, 95th percentile", *shown, length(target.recovery_p95_s))
 
 
 def _failures(report: PeriodReport) -> Section:
@@ -521,10 +600,21 @@ def _champions(report: PeriodReport) -> Section:
 
 
 def _machines(report: PeriodReport) -> Section:
-    rows = [(name, f"{hours:,.2f}") for name, hours in report.device_hours.items()]
+    rows = [
+        (use.name, f"{use.device_hours:,.2f}", f"{use.most_devices:,}", _percent(use.in_use)) for use in report.devices
+    ]
     slow = [
         f"{each.host}: {each.step_s * 1000:,.1f} ms a step of {each.pipeline}, {each.ratio:.2f} times the fastest "
         f"host's, over {each.num_steps:,} steps"
         for each in report.hosts
     ]
-    return Section("Machines", table=Table(("device", "device-hours"), rows), points=slow)
+    titles = ("device", "device-hours", "most in one flow run", f"of the {report.period} in use")
+    return Section("Machines", table=Table(titles, rows), points=slow)
+
+
+def _stored(report: PeriodReport) -> Section:
+    stale = report.stale
+    if stale.problem:
+        return Section("Stale files", paragraphs=[f"Nobody knows: {stale.problem}"])
+    words = f"{count(stale.num_files, 'file')} of {size(stale.size_bytes)}" if stale.num_files else "None"
+    return Section("Stale files", paragraphs=[f"{words}. headway clean names them, and removes them with --apply."])

@@ -329,13 +329,15 @@ CASES = {
     ),
     "slow recoveries": Case(
         series={
-            'train_recovery_duration_seconds_bucket{stage="total", le="60"}': "0+0x{n}",
-            'train_recovery_duration_seconds_bucket{stage="total", le="120"}': "0+1x{n}",
-            'train_recovery_duration_seconds_bucket{stage="total", le="+Inf"}': "0+1x{n}",
-            'train_recovery_duration_seconds_count{stage="total"}': "0+1x{n}",
+            f"train_recovery_duration_seconds_{part}": "0+0x{n}" if 'le="60"' in part else "0+1x{n}"
+            for job_class in ("critical", "standard")
+            for part in (
+                *(f'bucket{{job_class="{job_class}", stage="total", le="{le}"}}' for le in ("60", "120", "+Inf")),
+                f'count{{job_class="{job_class}", stage="total"}}',
+            )
         },
         at_s=900,
-        fires="~RecoverySlow",
+        fires="~RecoverySlow/critical",
     ),
     "an old checkpoint": Case(
         series={
@@ -346,6 +348,27 @@ CASES = {
         },
         at_s=8400,
         fires="~CheckpointOld",
+    ),
+    "an old checkpoint of a critical pipeline": Case(
+        series={
+            **TRAINS,
+            INFO % "critical": "1+0x{n}",
+            SINCE: "0+0x{n}",
+            LAST_STEP: "0+60x{n}",
+            'train_checkpoint_last_durable_timestamp_seconds{pipeline="nightly"}': "0+0x{n}",
+        },
+        at_s=4800,
+        fires="~CheckpointOld/critical",
+    ),
+    "one as old of an experiment": Case(
+        series={
+            **TRAINS,
+            INFO % "experiment": "1+0x{n}",
+            SINCE: "0+0x{n}",
+            LAST_STEP: "0+60x{n}",
+            'train_checkpoint_last_durable_timestamp_seconds{pipeline="nightly"}': "0+0x{n}",
+        },
+        at_s=8400,
     ),
     "an old checkpoint of a run that has just begun again": Case(
         series={

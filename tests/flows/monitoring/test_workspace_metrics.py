@@ -138,7 +138,7 @@ def test_figures_of_what_is_over_are_those_of_the_accounts(life: Life) -> None:
     assert value(found, "train_step_duration_seconds_bucket", phase="sync", le="0.25") == 0
     assert value(found, "train_step_duration_seconds_bucket", phase="sync", le="0.5") == 16
     assert value(found, "train_checkpoint_total", op="save", outcome="ok") == 1
-    assert value(found, "train_recovery_duration_seconds_count", stage="total") == 1
+    assert value(found, "train_recovery_duration_seconds_count", job_class="standard", stage="total") == 1
     assert value(found, "train_waste_device_seconds_total", cause="infrastructure") == pytest.approx(
         account.waste_device_s["infrastructure"]
     )

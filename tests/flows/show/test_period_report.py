@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import os
 import time
 from pathlib import Path
 
 import pytest
 
 from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.published_files import document_path
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.report.written_report import to_html, to_markdown
+from headway.flows.show import period_report
 from headway.flows.show.period_report import Period, PeriodReport, bounds, day, read_period, slow_hosts, written
 from headway.tasks.ownership.pipeline_history import FailedRetrain, record_failure
 from headway.tasks.prove.scrub import scrub
@@ -79,7 +82,7 @@ def test_figures_are_sums_of_the_period_beside_those_of_the_one_before(life: Lif
     assert found.causes == {"contract": 1, "infrastructure": 1}
     assert sum(line.usd for line in found.by_pipeline) == pytest.approx(found.now.cost.usd)
     assert sum(line.usd for line in found.by_cause) == pytest.approx(found.now.cost.usd)
-    assert sum(found.device_hours.values()) == pytest.approx(found.now.cost.device_hours)
+    assert sum(use.device_hours for use in found.devices) == pytest.approx(found.now.cost.device_hours)
     assert at(life, "month").now.num_flow_runs == 4 and at(life, "quarter").now.num_flow_runs == 5
     assert found.now.by_class["standard"].success == 0.5 and found.now.by_class["standard"].in_window is None
     tables = [section.table for section in written(found, has_prices=False).sections if section.table]
@@ -135,6 +138,45 @@ def test_what_contracts_said_of_the_newest_data_is_shown_and_warnings_are_to_be_
     for text in ("98", "2.0 %", "warning 2", "age 0.31"):
         assert text in row
     assert at(life, of="2026-11-02").data == []
+
+
+def test_devices_are_told_by_how_much_of_the_period_they_were_in_use(life: Life) -> None:
+    life.flow("now", NOON_S, NOON_S + 60.0)
+    life.attempt("now", NOON_S, NOON_S + 50.0, numbered(1, 20, NOON_S + 2.0))
+    (use,) = at(life).devices
+    assert use.in_use == pytest.approx(use.device_hours / (use.most_devices * 7 * 24)) and use.device_hours > 0
+    assert "of the week in use" in to_markdown(written(at(life), has_prices=False))
+
+
+def test_files_that_nothing_needs_are_counted_and_damage_that_hides_them_is_told(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Maker(life.workspace)
+    made.run(7, made.data(7), finished=False)
+    for file in Path(life.workspace.uri).rglob("*"):
+        if file.is_file():
+            os.utime(file, (NOON_S - 1e7, NOON_S - 1e7))
+    stale = at(life).stale
+    assert stale.num_files > 0 and stale.size_bytes > 0
+    monkeypatch.setattr(period_report, "MANY_STALE_BYTES", 1)
+    assert any("headway clean" in each for each in at(life).decide)
+    life.workspace.publish(document_path(made.run(8, made.data(8), finished=False).run), b"{")
+    assert "Nobody knows" in to_markdown(written(at(life), has_prices=False))
+
+
+def test_recoveries_of_a_class_are_held_to_its_objective(life: Life) -> None:
+    wait_s = 700.0
+    life.flow("now", NOON_S, NOON_S + 7 * wait_s, process={"job_class": "experiment"})
+    for number in range(6):
+        begin_s = NOON_S + number * wait_s
+        failure = LOST if number < 5 else None
+        steps = numbered(1 + 4 * number, 4 + 4 * number, begin_s + 2.0)
+        life.attempt("now", begin_s, begin_s + 8.0, steps, failure=failure)
+    found = at(life)
+    of_class = found.now.by_class["experiment"]
+    assert of_class.num_recoveries == 5 and 600 < (of_class.recovery_p95_s or 0) < wait_s
+    assert any(each.startswith("Recoveries of experiment retrains took") for each in found.decide)
+    assert "experiment retrains: recovery, 95th percentile" in to_markdown(written(found, has_prices=False))
 
 
 def test_a_slow_host_is_named_beside_the_fastest_of_its_pipeline_and_few_steps_say_nothing() -> None:
