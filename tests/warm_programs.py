@@ -35,7 +35,7 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -68,14 +68,17 @@ HELPERS = frozenset(
 """Modules that Headway starts as processes with nothing but their streams between, and the ends of scripts' paths.
 
 Forks of them do what they do."""
+SUPERVISOR = "prefect.runner._workspace_supervisor"
+"""What a Prefect worker starts for a flow run. It looks for the flow, and then becomes the program that runs it."""
 STARTED_BY_COMMANDS = HELPERS | {
     "headway.flows.prefect_api.server_process",
+    SUPERVISOR,
     "prefect.engine",
     "prefect.flow_engine",
 }
 OURS = ("tests", "benchmarks", "docs")
 """Packages of the checkout that no program of Headway's has imported."""
-PREFECTS = ("prefect", "prefect.engine", "prefect.flow_engine")
+PREFECTS = ("prefect", "prefect.engine", "prefect.flow_engine", SUPERVISOR)
 """Modules, and names of scripts, that import Prefect before anything of Headway's."""
 COMMANDS = ("headway", "tests.shared_prefect", *PREFECTS)
 """What starts programs in its turn."""
@@ -114,6 +117,14 @@ _asking = threading.Lock()
 _forked: frozenset[str] = frozenset()
 """What of Headway's this process starts as forks."""
 _start_fresh = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+
+
+class _Replaced(BaseException):
+    """A program becomes another, as `os.execvpe` has it; what runs it goes on with that one."""
+
+    def __init__(self, _: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        super().__init__()
+        self.command, self.environment = [*command], dict(environment)
 
 
 class Program(subprocess.Popen[str]):
@@ -305,9 +316,7 @@ def _begin(told: dict[str, Any], given: list[int], tells_number: int, adopted: i
     for wanted, each in zip([*range(STREAMS), *told["passed"]], aside, strict=True):
         os.dup2(each, wanted)
         os.close(each)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in PASSED_BY - {signal.SIGINT}:
-        signal.signal(number, signal.SIG_DFL)
+    _hear_signals()
     if not is_shown:
         os.execve(sys.executable, command, environment)
     sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
@@ -327,13 +336,46 @@ def _begin(told: dict[str, Any], given: list[int], tells_number: int, adopted: i
         _import_prefect_anew(is_prepared=not _is_one_of(PREFECTS, command))
         _live_in(environment)  # a program of Headway's prepares its own, and others have no part in it
     try:
-        _run_as_python_would(told["arguments"])
+        if _is_one_of({SUPERVISOR}, command):
+            _run_until_replaced(told["arguments"])
+        else:
+            _run_as_python_would(told["arguments"])
     finally:
         threading._shutdown()  # type: ignore[attr-defined]
         if command := sys.modules.get("headway.__main__"):
             # Of a fresh one it comes last. Here it would come before what modules do that were imported earlier.
             atexit.unregister(command.leave)
         atexit._run_exitfuncs()
+
+
+def _hear_signals() -> None:
+    """As a program does that has just begun."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in PASSED_BY - {signal.SIGINT}:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _run_until_replaced(arguments: list[str]) -> None:
+    """It imports for itself nothing that this process has, whatever it becomes; its threads stay, and have no work."""
+    become = os.execvpe
+
+    def replace(*given: Any) -> None:
+        os.execvpe = become
+        raise _Replaced(*given)
+
+    os.execvpe = replace  # type: ignore[assignment]
+    try:
+        _run_as_python_would(arguments)
+    except _Replaced as other:
+        command, environment = other.command, other.environment
+    else:
+        return
+    _hear_signals()
+    _show(command, [f"{name}={value}" for name, value in environment.items()])
+    _live_in(environment)
+    _import_prefect_anew(is_prepared=False)
+    _live_in(environment)
+    _run_as_python_would(command[1:])
 
 
 def _show(arguments: list[str], environment: list[str]) -> bool:
