@@ -52,6 +52,8 @@ class Plan(BaseModel):
     """Peak learning rates, how they are scaled with the batch, and their course."""
     validation: str = ""
     """When the run is validated while it trains, and what follows; empty: it is not."""
+    ema: str = ""
+    """How weights are averaged; empty: the weights themselves are the model."""
     groups: list[str]
     """Parameters that the configuration treats otherwise; with a rehearsal, every group with its size."""
     start: str | None
@@ -133,6 +135,7 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
         length=lines.length if sharded.num_rows is not None else _likely_length(pipeline, max_steps) or lines.length,
         rates=lines.rates,
         validation="" if training.validation is None else str(training.validation),
+        ema="" if training.ema is None else str(training.ema),
         groups=list(rehearsal.groups) if rehearsal else [str(group) for group in training.optimizer.groups],
         running=[each for each in read_running(context.workspace) if each.pipeline == pipeline.pipeline],
         held=shown_hold(context.workspace, pipeline.pipeline),
@@ -248,6 +251,8 @@ def print_plan(plan: Plan) -> None:
     console.print(f"rates        {plan.rates}")
     if plan.validation:
         console.print(f"validation   {plan.validation}")
+    if plan.ema:
+        console.print(f"ema          {plan.ema}")
     for group in plan.groups:
         console.print(f"group        {group}")
     if plan.start is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from headway.data_contracts.store.documents import (
     Registration,
     RunSpec,
     ShardManifest,
+    TensorSlice,
 )
 from headway.data_contracts.store.errors import ConfigError, IntegrityError
 from headway.data_contracts.store.publication import make_folder
@@ -40,6 +42,7 @@ from headway.tasks.rows.label_unit import number_shape
 from headway.tasks.stages.starting_point import ResolvedStart, record_start, resolve_start
 from headway.tasks.stages.training_watch import TrainingWatch
 from headway.training.checkpoint.layout import checkpoint_path, run_folder, step_of, stored_files
+from headway.training.checkpoint.plan import size_bytes
 from headway.training.config.optimizer import learning_rate_line
 from headway.training.config.recipe_specs import GradientBoostingSpec
 from headway.training.config.shapes import TokenShape
@@ -155,7 +158,7 @@ class LaunchOutlook(Outlook):
     start: str | None = Field(default=None, exclude=True)
     """The registered model that training would start from."""
     rank_memory_bytes: int | None = Field(default=None, exclude=True)
-    """By this pipeline's run that finished last: its checkpoint's tensors, and gradients the size of its weights."""
+    """By this pipeline's run that finished last: as `state_bytes`."""
     run: Link | None = Field(default=None, exclude=True)
     """What would be trained, or is; None while nobody can know."""
 
@@ -171,7 +174,7 @@ def outlook(context: RunContext, training: TrainingSpec, manifest: Link | None) 
     """
     workspace, start = context.workspace, _start_today(context, training)
     last = newest_record_of(workspace, context.pipeline, "launch")
-    memory_bytes = None if last is None else _rank_memory_bytes(context, last.document)
+    memory_bytes = None if last is None else _rank_memory_bytes(context, last.document, training)
     seen, steps, link = would_run(context, "launch"), [], None
     if manifest is not None:
         training = training.for_rows(num_training_rows(context, manifest))
@@ -223,14 +226,25 @@ def _by_the_step(seen: Outlook, last: stages.StageRecord | None, max_steps: int,
     )
 
 
-def _rank_memory_bytes(context: RunContext, run: Link) -> int | None:
+def _rank_memory_bytes(context: RunContext, run: Link, training: TrainingSpec) -> int | None:
     try:
         _, manifest = final_checkpoint(context, run)
     except IntegrityError:
         return None
-    stored_bytes = sum(file.size_bytes for file in manifest.files)
-    # An estimate: beside one moment for each weight, weights and so gradients are half of what is stored.
-    return stored_bytes + stored_bytes // 2
+    return state_bytes(manifest.layout, has_average=training.ema is not None)
+
+
+def state_bytes(layout: Iterable[TensorSlice], *, has_average: bool) -> int:
+    """Weights, gradients and optimizer state, by a checkpoint of the model.
+
+    Args:
+        has_average: whether there is to be an average of the weights too; the checkpoint may be of a run without one.
+    """
+    sizes_bytes: Counter[str] = Counter()
+    for piece in layout:
+        sizes_bytes[piece.tensor.partition(".")[0]] += size_bytes(piece)
+    # Gradients are as large as the weights, and so is an average.
+    return sizes_bytes["optimizer"] + (2 + has_average) * sizes_bytes["model"]
 
 
 def describe_run(

@@ -117,6 +117,21 @@ class ScheduleSpec(Frozen):
     )
 
 
+class EmaSpec(Frozen):
+    """An exponential moving average of the weights, corrected for its bias."""
+
+    decay: float = Field(
+        default=0.999,
+        gt=0,
+        lt=1,
+        description="What the average keeps of itself at each step; it looks back about 1 / (1 - decay) steps.",
+    )
+
+    def __str__(self) -> str:
+        """For a person."""
+        return f"an average of the weights is the model, decay {self.decay:g}: about {1 / (1 - self.decay):,.0f} steps"
+
+
 def learning_rate_line(
     optimizer: OptimizerSpec,
     schedule: ScheduleSpec,

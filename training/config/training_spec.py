@@ -13,7 +13,7 @@ from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.config.checkpoints import CheckpointSpec
 from headway.training.config.guards import GuardSpec
-from headway.training.config.optimizer import OptimizerSpec, ScheduleSpec
+from headway.training.config.optimizer import EmaSpec, OptimizerSpec, ScheduleSpec
 from headway.training.config.order_spec import OrderSpec
 from headway.training.config.parallel import ParallelSpec, mesh_shape
 from headway.training.config.recipe_specs import GRADIENT_BOOSTING, GradientBoostingSpec
@@ -54,6 +54,11 @@ class TrainingSpec(Frozen):
     start_from: StartFrom | None = Field(default=None, description="A registered model to start from; empty: none.")
     optimizer: OptimizerSpec = Field(OptimizerSpec(), description="How gradients become steps.")
     schedule: ScheduleSpec = Field(ScheduleSpec(), description="The learning rate over the run.")
+    ema: EmaSpec | None = Field(
+        default=None,
+        exclude_if=lambda ema: ema is None,
+        description="The model is an exponential moving average of the weights; empty: the weights themselves.",
+    )
     order: OrderSpec = Field(OrderSpec(), description="The order in which samples are read.")
     guards: GuardSpec = Field(GuardSpec(), description="What happens to a bad step.")
     validation: ValidationSpec | None = Field(
@@ -109,6 +114,12 @@ class TrainingSpec(Frozen):
             raise ValueError("max_epochs takes the place of max_steps: give one of them")
         if self.order.mix:
             raise ValueError("max_epochs counts passes over one dataset: with order.mix give max_steps")
+        return self
+
+    @model_validator(mode="after")
+    def _has_weights_to_average(self) -> Self:
+        if self.ema is not None and self.grows_trees:
+            raise ValueError("ema: trees are grown one after another, and have no weights to average")
         return self
 
     @model_validator(mode="after")

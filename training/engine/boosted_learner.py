@@ -142,6 +142,9 @@ class BoostedLearner:
     def moments(self) -> State:
         return {}
 
+    def begin_from_model(self) -> None:
+        """Its trees are the model."""
+
     def full_tensors(self) -> Iterator[tuple[str, Tensor]]:
         for name, value in sorted(self.weights().items()):
             yield name, cast(Tensor, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from headway.data_contracts.store.errors import IntegrityError
 from headway.training.checkpoint.pieces import State
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.optimizers.scheduled import ScheduledOptimizer
+from headway.training.optimizers.weight_average import WeightAverage
 from headway.training.parallel.choose_strategy import choose_strategy
 from headway.training.parallel.gradients import clip_factor
 from headway.training.parallel.precision import LossScaler
@@ -55,6 +57,7 @@ class Learner:
         self._buffers = [value for value in model_tensors(self.model).values() if not isinstance(value, nn.Parameter)]
         self._optimizer = ScheduledOptimizer(self._strategy, recipe, spec)
         self._scaler = LossScaler(spec)
+        self._average = None if spec.ema is None else WeightAverage(self._strategy.parameters, spec.ema)
 
     has_converged = False
     """A network is trained for as many steps as it was given."""
@@ -95,7 +98,11 @@ class Learner:
         self._strategy.scale_gradients(factor / self._divisor(sums))
         self._scaler.succeed()
         # Steps that fp16 skipped moved no moment, so they do not count for bias correction.
-        return self._optimizer.step(step, num_updates=step + 1 - self._scaler.num_skipped)
+        num_updates = step + 1 - self._scaler.num_skipped
+        lr = self._optimizer.step(step, num_updates=num_updates)
+        if self._average is not None:
+            self._average.update(num_updates)
+        return lr
 
     def discard(self) -> None:
         """Undo what a step leaves behind that is not taken: what its forward pass wrote into buffers."""
@@ -119,12 +126,27 @@ class Learner:
         return {**self.weights(), **self.moments()}
 
     def weights(self) -> State:
-        """Its parameters and persistent buffers, as `model.<name>`: the model's own code may change them any time."""
+        """Its parameters and persistent buffers, which the model's own code may change any time.
+
+        As `model.<name>`; of an average, the weights that it is of are `trained.<name>`.
+        """
         return self._pieces(self._own_weights())
 
     def moments(self) -> State:
-        """The optimizer's state, as `optimizer.<moment>.<name>`: `update` and `load` alone change it."""
+        """The optimizer's state, as `optimizer.<moment>.<name>`, and an average of weights, as `model.<name>`.
+
+        `update`, `load`, `judged` and `proof_loss` alone change it.
+        """
         return self._pieces(self._own_moments())
+
+    def judged(self) -> contextlib.AbstractContextManager[None]:
+        """The model computes with the weights that are judged, exported and served: of an average, with that."""
+        return contextlib.nullcontext() if self._average is None else self._average.in_place()
+
+    def begin_from_model(self) -> None:
+        """Train on from `model.<name>`, which another run's model was written into."""
+        if self._average is not None:
+            self._average.begin_training()
 
     def full_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """All state of all ranks, one whole tensor after another, sorted by name; all ranks take all of them."""
@@ -150,11 +172,12 @@ class Learner:
             value.copy_(tensors[name])
 
     def proof_loss(self, batch: Batch) -> float:
-        """Mean loss a token in nats, in evaluation mode; all ranks call it."""
-        return self._strategy.proof_loss(batch)
+        """Mean loss a token in nats, of the model that is judged, in evaluation mode; all ranks call it."""
+        with self.judged():
+            return self._strategy.proof_loss(batch)
 
     def measures(self, batch: Batch) -> Mapping[str, Tensor]:
-        """The recipe's, in evaluation mode, of rows that each rank may have others of; all ranks call it."""
+        """The recipe's, in evaluation mode, of rows that each rank may have others of; all ranks call it, `judged`."""
         return self._strategy.measures(batch)
 
     def _own(self) -> _Own:
@@ -163,11 +186,20 @@ class Learner:
     def _own_weights(self) -> _Own:
         # Parameters of the strategy win: where the model is sharded they are this rank's slices.
         weights = model_tensors(self.model) | dict(self._strategy.parameters)
-        return {f"model.{name}": (name, value.detach()) for name, value in weights.items()}
+        averaged = self._averages().keys()
+        # Whoever reads `model.` alone, to evaluate, export or fine-tune, has the model.
+        return {
+            f"{'trained' if name in averaged else 'model'}.{name}": (name, value.detach())
+            for name, value in weights.items()
+        }
 
     def _own_moments(self) -> _Own:
         moments = self._optimizer.tensors()
-        return {f"optimizer.{name}": (name.partition(".")[2], value) for name, value in moments.items()}
+        own = {f"optimizer.{name}": (name.partition(".")[2], value) for name, value in moments.items()}
+        return own | {f"model.{name}": (name, value) for name, value in self._averages().items()}
+
+    def _averages(self) -> Mapping[str, Tensor]:
+        return {} if self._average is None else self._average.values
 
     def _pieces(self, own: _Own) -> State:
         return {name: self._strategy.piece(like, value) for name, (like, value) in own.items()}

@@ -64,7 +64,8 @@ def train(
             all do.
         on_step: told of every step, and where its time went.
         save: keeps a checkpoint after that many steps; called on all ranks at once.
-        before_update: returns once nobody reads the state beside the steps that `learner.update` changes.
+        before_update: returns once nobody reads the state beside the steps that `learner.update` changes, and a
+            validation of averaged weights.
 
     Raises:
         RunStopped: a rank was asked to stop; a checkpoint was kept where a step was done.
@@ -112,6 +113,8 @@ def train(
         stop = sums.stop
         # Whoever is asked to stop has little time; the next attempt begins with the validation.
         if moved and not stop and validation.is_due(done):
+            # A step that overflowed has not waited for it.
+            before_update()
             stop = validation.run(done)
             watch.skip()
         if stop or (moved and (is_last(done) or sums.save or validation.wants_checkpoint(done))):

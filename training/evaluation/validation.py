@@ -6,6 +6,7 @@ of every checkpoint, so a run that was cut, or goes on on another number of rank
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -38,6 +39,8 @@ class ValidatedModel(Protocol):
 
     @property
     def share(self) -> BatchShare: ...
+
+    def judged(self) -> contextlib.AbstractContextManager[None]: ...
 
     def measures(self, batch: Batch) -> Mapping[str, Tensor]: ...
 
@@ -115,7 +118,8 @@ class Validation:
         assert self._spec is not None and self._rows is not None
         measure, before = self._rows.measure, self.state
         with self._ledger.span("validation", step=step, metric=measure.name, num_rows=self._rows.num_rows) as fields:
-            own = self._own_sums(self._rows)
+            with self._model.judged():
+                own = self._own_sums(self._rows)
             if own is None:
                 return True
             fields["value"] = value = self._rows.value(self._all_sums(self._rows, own))

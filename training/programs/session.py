@@ -345,6 +345,7 @@ class _Session:
                     rest=None if self._process_group.leads else (),
                     on_part=heartbeat,
                 )
+                self._learner.begin_from_model()
             # The first forward pass of a run: a loss that is not finite here is the recipe's or the data's.
             with self._explaining_out_of_memory(of_batches=True):
                 first_loss = self._learner.proof_loss(self._proof_batch)
@@ -397,6 +398,8 @@ class _Session:
         # The last step may have been saved already, because it was due or a stop was asked for.
         if self._checkpointer.saved_step != step:
             with self._rank.ledger.span("checkpoint", step=step) as fields:
+                # The proof batch's loss is that of an average, which is put in the weights' place.
+                self._checkpointer.finish_staging()
                 fields["size_bytes"] = self._checkpointer.save(self._content(step))
                 fields |= as_fields(self._process_group.traffic.take())
             self._saved_s = time.monotonic()

@@ -8,6 +8,7 @@ import torch
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.checkpoint.layout import checkpoint_path, run_folder
 from headway.training.checkpoint.read import read_checkpoint
+from headway.training.config.optimizer import EmaSpec
 from headway.training.config.start_spec import StartSpec
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.engine.fine_tuning import matching
@@ -81,6 +82,7 @@ def test_ranks_begin_with_the_verified_weights_whatever_their_number_and_keep_fr
             update={
                 "start_from": spec(fresh=("head.*",)),
                 "max_steps": 2,
+                "ema": EmaSpec(decay=0.5),
                 "optimizer": tiny_training.optimizer.model_validate(
                     {"groups": [{"parameters": ["blocks.*"], "frozen": True}]}
                 ),
@@ -101,6 +103,8 @@ def test_ranks_begin_with_the_verified_weights_whatever_their_number_and_keep_fr
     assert kept == {name for name in names if name.startswith("model.blocks.")}
     moved = (learnt[0]["model.embedding.weight"] - taught.tensors["model.embedding.weight"]).abs().max()
     assert moved < 0.1, "two steps of 0.02 from the weights taken over"
+    apart = (learnt[0]["model.embedding.weight"] - learnt[0]["trained.embedding.weight"]).abs().max()
+    assert 0 < apart < 0.1, "the model is an average of weights that began there, too"
     assert not any(name.startswith("optimizer.") and "blocks" in name for name in learnt[0])
 
     other = taught.manifest.model_copy(update={"num_samples": taught.manifest.num_samples + 1})

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from headway.data_contracts.store.errors import IntegrityError
+from headway.training.checkpoint.proof import proof_loss
+from headway.training.config.optimizer import EmaSpec
 from headway.training.config.shards import TRAIN
 from headway.training.data.load.device_copy import to_tensors
 from headway.training.data.load.shard_reader import ShardReader
@@ -119,6 +121,43 @@ def test_random_draws_of_a_replica_depend_on_step_and_replica_alone(documents, r
         drawn.append(recipe.drawn)
     assert drawn[0][-4:] == drawn[1]
     assert len(set(drawn[0])) == 12
+
+
+def test_an_average_is_the_model_that_is_judged_and_kept_and_training_is_none_the_wiser(documents, reader):
+    averaged, plain = make(documents, ema=EmaSpec(decay=0.6)), make(documents)
+    batch = RankBatches(reader, documents.training, share=plain.share, device=CPU)(7)[0]
+    assert averaged.proof_loss(batch) == plain.proof_loss(batch), "before the first update"
+    seen = {name: [] for name in model_tensors(plain.model)}
+    for step in range(4):
+        for learner in (averaged, plain):
+            sums = one_step(learner, documents, reader, step)
+            learner.update(step, sums, learner.gradient_norm(sums))
+        averaged.proof_loss(batch)
+        for name, value in model_tensors(plain.model).items():
+            seen[name].append(value.detach().double().clone())
+    assert plain.tensors().keys() == {name for name in averaged.tensors() if not name.startswith("trained.")}
+    own, shares = averaged.tensors(), [0.6**3, 0.6**2, 0.6, 1.0]
+    for name, values in seen.items():
+        assert torch.equal(own[f"trained.{name}"], plain.tensors()[f"model.{name}"])
+        mean = sum(share * value for share, value in zip(shares, values, strict=True)) / sum(shares)
+        torch.testing.assert_close(own[f"model.{name}"].double(), mean, rtol=1e-5, atol=1e-6)
+    for name, value in plain.moments().items():
+        assert torch.equal(value, own[name])
+
+    model = documents.recipe().build()
+    load_model_tensors(model, own)
+    assert proof_loss(documents.recipe(), model, batch) == averaged.proof_loss(batch) != plain.proof_loss(batch)
+    assert averaged.weights().keys() == {f"trained.{name}" for name in seen}, "what a save has to copy at once"
+
+
+def test_training_goes_on_from_a_model_that_another_run_left(documents, reader):
+    learner = make(documents, ema=EmaSpec())
+    for value in learner.tensors().values():
+        value.copy_(torch.rand_like(value))
+    learner.begin_from_model()
+    own = learner.tensors()
+    for name in model_tensors(learner.model):
+        assert torch.equal(own[f"trained.{name}"], own[f"model.{name}"])
 
 
 def test_a_tied_weight_is_stored_once_and_persistent_buffers_are_stored_too():

@@ -238,6 +238,14 @@ def test_an_overflow_in_fp16_passes_its_step_over_and_alarms_no_guard():
     ]
 
 
+def test_no_validation_begins_before_it_is_asked_that_either_also_after_a_step_without_an_update():
+    loop, validation = Recorder(overflowing=(1,)), EverySecond()
+    asked_before = []
+    validation.run = lambda step: asked_before.append(list(loop.asked)) or validation.validated.append(step)
+    loop.run(0, 2, validation=validation)
+    assert (loop.updated, asked_before) == ([(0, 0)], [[0, 1]])
+
+
 def test_no_update_begins_before_it_is_asked_whether_anybody_still_reads_the_state():
     loop = Recorder(bad=(2,), overflowing=(2,))
     loop.run(0, 4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -77,6 +79,9 @@ class Model:
 
     def __init__(self):
         self.num_passes = 0
+
+    def judged(self):
+        return contextlib.nullcontext()
 
     def measures(self, batch):
         self.num_passes += 1

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from headway.training.config.optimizer import OptimizerSpec, ParameterGroupSpec
+from headway.training.config.optimizer import EmaSpec, OptimizerSpec, ParameterGroupSpec
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.seeds import derive
 from headway.training.config.shapes import ImageShape, TabularShape, TokenShape
@@ -187,10 +187,13 @@ def spec(**changes: Any) -> TrainingSpec:
 # The scale is too large at first, and again after two good steps, so that steps are skipped.
 TOO_LARGE = LossScaleSpec(initial_exponent=14, growth_interval_steps=2)
 
+# Short, so that each step moves it by much.
+AVERAGED = EmaSpec(decay=0.7)
+
 CASES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
     **{name: partial(shipped, name) for name in SHIPPED},
     "bf16": partial(shipped, "language-model", precision="bf16"),
-    "fp16": partial(own, perceptron, (6,), precision="fp16", loss_scale=TOO_LARGE),
+    "fp16": partial(own, perceptron, (6,), precision="fp16", loss_scale=TOO_LARGE, ema=AVERAGED),
     "compressed-bf16": partial(shipped, "language-model", gradient_compression="bf16"),
     "compressed-fp16": partial(shipped, "tabular-classifier", gradient_compression="fp16"),
     "fp16-compressed-fp16": partial(
@@ -200,7 +203,7 @@ CASES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
         gradient_compression="fp16",
         loss_scale=LossScaleSpec(initial_exponent=11, growth_interval_steps=2),
     ),
-    "batch-norm": partial(own, Normalised, (3, 8, 8)),
+    "batch-norm": partial(own, Normalised, (3, 8, 8), ema=AVERAGED),
     "batch-norm-bf16": partial(own, Normalised, (3, 8, 8), precision="bf16"),
     "batch-norm-fast": partial(own, Normalised, (3, 8, 8), parallel=ParallelSpec(mode="fast")),
     "batch-norm-sharded": partial(own, Normalised, (3, 8, 8), parallel=ParallelSpec(mode="fast", shard=2)),
@@ -218,7 +221,7 @@ CASES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
 SHARDED: dict[str, Callable[..., tuple[Any, TrainingSpec]]] = {
     **{name: partial(shipped, name) for name in SHIPPED},
     **{name: CASES[name] for name in ("bf16", "fp16", "compressed-bf16", "fp16-compressed-fp16", "batch-norm-bf16")},
-    "skipping": partial(own, Skipping, (6,)),
+    "skipping": partial(own, Skipping, (6,), ema=AVERAGED),
 }
 """Cases that are trained in slices too, on as many ranks as there are."""
 ALL = ParallelSpec(replicate=1, shard=-1)

@@ -16,7 +16,7 @@ from headway.data_contracts.store.errors import IntegrityError
 from headway.training.checkpoint.layout import committed_steps, directory_name
 from headway.training.checkpoint.read import read_checkpoint
 from headway.training.config.checkpoints import CheckpointSpec
-from headway.training.config.optimizer import OptimizerSpec
+from headway.training.config.optimizer import EmaSpec, OptimizerSpec
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.shards import VALIDATION
 from headway.training.config.validation import ValidationSpec
@@ -36,6 +36,7 @@ UNSTEADY = TINY.model_copy(
         "optimizer": OptimizerSpec(lr=0.3, implementation="foreach"),
         "checkpoints": CheckpointSpec(every_steps=3, keep_last=2),
         "validation": ValidationSpec(every_steps=2, patience=4, keep_best=True),
+        "ema": EmaSpec(decay=0.6),
     }
 )
 
@@ -108,8 +109,8 @@ def test_without_keep_best_the_last_checkpoint_is_the_model_and_nothing_else_is_
     assert result(tmp_path)["step"] == max(curve(undisturbed))
 
 
-def test_looking_changes_no_bit_of_the_training(validated, undisturbed, tmp_path):
-    blind = UNSTEADY.model_copy(update={"validation": None})
+def test_looking_and_averaging_change_no_bit_of_the_training(validated, undisturbed, tmp_path):
+    blind = UNSTEADY.model_copy(update={"validation": None, "ema": None})
     assert validated.train(validated.publish_run(blind), tmp_path, world_size=1) == [0]
     losses, seen = (
         {event["step"]: event["loss"] for event in events(each, "step")} for each in (tmp_path, undisturbed)
