@@ -51,6 +51,20 @@ class StepCurve(BaseModel):
         return self
 
 
+class ValidationCurve(BaseModel):
+    """Figures of the rows apart that a run was validated on, each after its step."""
+
+    metric: Text
+    step: list[Step]
+    value: list[Amount]
+
+    @model_validator(mode="after")
+    def _has_points(self) -> Self:
+        if len(self.step) != len(self.value) or not 0 < len(self.step) <= CURVE_POINTS:
+            raise ValueError("a curve has as many values as steps, and not too many")
+        return self
+
+
 class FlowAccount(BaseModel):
     """What a flow run did, and what came of it."""
 
@@ -85,6 +99,8 @@ class FlowAccount(BaseModel):
     requeues: dict[Text, Count]
     """Starts after the first, by who asked: `attempt` of a supervisor, `job` of a scheduler."""
     curve: StepCurve | None
+    validation: ValidationCurve | None = None
+    """None: it was not validated while it trained."""
     data: DataFigures | None = None
     """None: it came to no verdict on data."""
 
@@ -137,6 +153,7 @@ def flow_account(flow: FlowTrace, runs: Sequence[Sequence[AttemptTrace]], before
         resumes=_counted("ok" if len(each.steps) else "failed" for each in attempts if _went_on(each)),
         requeues=_requeues(flow, attempts),
         curve=_curve(column) if len(steps) else None,
+        validation=_validation_curve(event for attempt in of_run for event in _of(attempt, "validation")),
         data=next(filter(None, map(DataFigures.of_event, reversed(list(flow.named(VERDICTS))))), None),
     )
 
@@ -198,6 +215,23 @@ def _curve(column: Mapping[str, NDArray[np.float64]]) -> StepCurve:
         loss=[_mean(column["loss"][places]) for places in stretches],
         step_s=[float(column["duration_s"][places].mean()) for places in stretches],
     )
+
+
+def _validation_curve(events: Iterable[Event]) -> ValidationCurve | None:
+    """Of many, some that lie evenly, with the last one."""
+    # By step, the last record of each: an attempt that begins again makes them again.
+    found = {
+        int(step): (str(event.get("metric", "")), value)
+        for event in events
+        if (value := finite(event.get("value"))) is not None and abs(value) < LARGEST
+        if (step := finite(event.get("step"))) is not None and 0 <= step < LARGEST
+    }
+    if not found:
+        return None
+    steps = sorted(found)
+    chosen = sorted({steps[round(place)] for place in np.linspace(0, len(steps) - 1, min(CURVE_POINTS, len(steps)))})
+    metric, _ = found[steps[-1]]
+    return ValidationCurve(metric=metric, step=chosen, value=[found[step][1] for step in chosen])
 
 
 def _mean(values: NDArray[np.float64]) -> float | None:

@@ -18,6 +18,7 @@ from headway.flows.config.pipeline_spec import PipelineSpec, in_file
 from headway.flows.config.request import RetrainRequest, TrainingRequest
 from headway.flows.console.environment import project_folder
 from headway.tasks.registry import model_refs
+from headway.tasks.rows.validation_split import refuse_mixed
 from headway.training.config.encoder_specs import CustomEncoderSpec
 from headway.training.data.encode.hosted_encoder import check_custom_encoder
 from headway.training.frozen.code_archive import encoder_code
@@ -39,8 +40,8 @@ def check_request(
         trains_here: as `check_first_step` has it.
 
     Raises:
-        ConfigError: pipeline file, contract, recipe, encoder, model to start from, tracking URI, or a bound on
-            the cost without prices.
+        ConfigError: pipeline file, contract, recipe, encoder, model to start from, tracking URI, a bound on
+            the cost without prices, or a split that would mix rows that validated with rows that evaluate.
         EnvironmentProblem: the workspace cannot be written, or the recipe wants a device that is not here.
         RunStopped: the time to stop is over already.
     """
@@ -60,6 +61,8 @@ def check_request(
     # A workspace that could not be made is refused by a plan too.
     if not (only_looks and workspace.can_be_created()):
         workspace = Workspace.create(request.workspace)
+    if not is_resume:
+        refuse_mixed(workspace, pipeline.pipeline, pipeline.shards)
     if pipeline.training.start_from is not None:
         model_refs.resolve(workspace, pipeline.training.start_from.model, to_start_from=True)
     return pipeline, path, workspace

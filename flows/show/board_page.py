@@ -323,8 +323,11 @@ def _curves(account: FlowAccount) -> str:
     assert curve is not None
     losses = [(step, loss) for step, loss in zip(curve.step, curve.loss, strict=True) if loss is not None]
     times = [(step, 1000 * seconds) for step, seconds in zip(curve.step, curve.step_s, strict=True)]
+    validated = account.validation
+    values = [] if validated is None else list(zip(validated.step, validated.value, strict=True))
+    metric = "" if validated is None else validated.metric
     figures = []
-    for title, unit, points in (("Loss", "loss", losses), ("Step time", "ms", times)):
+    for title, unit, points in (("Loss", "loss", losses), ("Validation", metric, values), ("Step time", "ms", times)):
         if points:
             x = Axis(label="step", low=0, high=max(step for step, _ in points), is_whole=True)
             plot = Plot(caption=title, x=x, y=Axis.over(unit, [value for _, value in points]))

@@ -1,8 +1,8 @@
 """Stored files, read and hashed again on schedule: a disk tells nobody of a bit that it lost.
 
 What is looked at: all that each champion stands on, and the champion before it, which a rollback would bring back; and
-the newest checkpoint of each run on this machine that is not finished. A look is bounded by bytes, and begins with what
-was damaged at the last one and with what nobody looked at for the longest.
+of each run on this machine that is not finished the newest checkpoint, and the one that validated best. A look is
+bounded by bytes, and begins with what was damaged at the last one and with what nobody looked at for the longest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from headway.data_contracts.store.strict_json import parse_json
 from headway.tasks.prove.prove import files_behind
 from headway.tasks.registry import model_refs
 from headway.tasks.registry.file_lock import holding
-from headway.training.checkpoint.layout import RESULT_NAME, checkpoint_path, committed_steps, stored_files
+from headway.training.checkpoint.layout import (
+    RESULT_NAME,
+    best_step_of,
+    checkpoint_path,
+    committed_steps,
+    stored_files,
+)
 from headway.training.checkpoint.verified_files import read_manifest
 from headway.training.observe.ledger_lines import LARGEST, LATEST_UNIX_S
 
@@ -115,7 +121,7 @@ def scrub(
             # Who is interrupted every day comes round all the same.
             workspace.publish_json(CHECKED, checked)
         found = [*broken, *damaged.values()]
-        given_up = [folder for folder in newest if _newest_checkpoint(workspace, folder) != folder]
+        given_up = [folder for folder in newest if folder not in _needed_checkpoints(workspace, folder)]
         never_checked = wanted.keys() - checked.keys() - damaged.keys()
         report = ScrubReport(
             looked_unix_s=time.time(),
@@ -189,18 +195,24 @@ def _behind_champion(workspace: Workspace, name: str, *, before: bool = False) -
 
 
 def _checkpoints_to_go_on_from(workspace: Workspace) -> list[str]:
-    """Folders of the newest checkpoint of each unfinished run."""
+    """Folders of those of unfinished runs."""
     # On this machine, where ranks write: what is published of them is a copy.
     runs = entries(workspace.local_path("runs")) if workspace.is_local else []
-    newest = (_newest_checkpoint(workspace, f"runs/{run.name}/") for run in runs if not (run / RESULT_NAME).exists())
-    return [folder for folder in newest if folder]
+    unfinished = [run for run in runs if not (run / RESULT_NAME).exists()]
+    return [folder for run in unfinished for folder in _needed_checkpoints(workspace, f"runs/{run.name}/")]
 
 
-def _newest_checkpoint(workspace: Workspace, path: str) -> str:
-    """Of the run that a path `runs/RUN/...` is of; empty where it has none."""
+def _needed_checkpoints(workspace: Workspace, path: str) -> list[str]:
+    """Of the run that a path `runs/RUN/...` is of: its newest, and what that names as the best, which is the model."""
     run = "/".join(path.split("/")[:2])
     steps = committed_steps(workspace.local_path(f"{run}/checkpoints"))
-    return checkpoint_path(run, steps[-1]) if steps else ""
+    if not steps:
+        return []
+    best = None
+    with contextlib.suppress(IntegrityError):  # a manifest that is damaged is found so where its files are listed
+        best = best_step_of(read_manifest(workspace.local_path(checkpoint_path(run, steps[-1]))))
+    # Of a best one that is gone nothing is left to look at: the run trains it again.
+    return [checkpoint_path(run, step) for step in dict.fromkeys((steps[-1], best)) if step in steps]
 
 
 def _files_of(workspace: Workspace, folder: str) -> Iterator[StoredFile]:

@@ -14,6 +14,7 @@ from typing import ClassVar
 from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import Document, Json
 from headway.data_contracts.store.errors import ConfigError, RefConflict
+from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.context import RunContext
 from headway.tasks.rows.heldout_parts import splitting_rule
 from headway.training.config.given_split import matches
@@ -43,30 +44,36 @@ def require_apart(context: RunContext, shards: ShardSpec, paths: Collection[str]
     Raises:
         ConfigError: rows that have validated runs of this pipeline are to evaluate models.
     """
-    _require_apart(context, shards, paths)
+    workspace, pipeline = context.workspace, context.pipeline
+    refuse_mixed(workspace, pipeline, shards, paths)
     own = ValidationSplit(
-        pipeline=context.pipeline,
+        pipeline=pipeline,
         splitting=splitting_rule(shards),
         fraction=shards.validation_fraction,
         listed=() if shards.split is None else tuple(map(str, shards.split.validation)),
     )
-    while (own.fraction or own.listed) and own not in _recorded(context, shards):
-        entry = refs.current(context.workspace, _ref_of(context.pipeline))
-        link = context.workspace.publish_document(own)
+    while (own.fraction or own.listed) and own not in _recorded(workspace, pipeline, shards):
+        entry = refs.current(workspace, _ref_of(pipeline))
+        link = workspace.publish_document(own)
         with contextlib.suppress(RefConflict):
-            refs.move(context.workspace, _ref_of(context.pipeline), link, expected=entry, reason="rows validate")
-    _require_apart(context, shards, paths)  # of two that wrote at once, neither missed the other
+            refs.move(workspace, _ref_of(pipeline), link, expected=entry, reason="rows validate")
+    refuse_mixed(workspace, pipeline, shards, paths)  # of two that wrote at once, neither missed the other
 
 
-def _require_apart(context: RunContext, shards: ShardSpec, paths: Collection[str]) -> None:
+def refuse_mixed(workspace: Workspace, pipeline: str, shards: ShardSpec, paths: Collection[str] = ()) -> None:
+    """As `require_apart`, but nothing is written: for whoever asks before anything is spent.
+
+    Args:
+        paths: empty where they are not listed yet: globs are held against nothing then.
+    """
     split = shards.split
     # Some room for the rounding of a share that is written otherwise: 1 - 0.9 is not 0.1.
-    furthest = max((each.fraction for each in _recorded(context, shards)), default=0.0)
+    furthest = max((each.fraction for each in _recorded(workspace, pipeline, shards)), default=0.0)
     if shards.split is None and shards.heldout_fraction + furthest > 1 + 1e-12:
         raise _mixed(f"{shards.heldout_fraction:g} takes in rows that have", "shards.heldout_fraction")
     if split is None:
         return
-    seen = {value for each in _recorded(context, shards) for value in each.listed}
+    seen = {value for each in _recorded(workspace, pipeline, shards) for value in each.listed}
     both = [str(value) for value in split.heldout if str(value) in seen]
     if split.column is None:
         heldout = [path for path in paths if any(matches(glob, path) for glob in split.heldout)]
@@ -79,10 +86,10 @@ def _ref_of(pipeline: str) -> str:
     return f"validated/{pipeline}"
 
 
-def _recorded(context: RunContext, shards: ShardSpec) -> Iterator[ValidationSplit]:
+def _recorded(workspace: Workspace, pipeline: str, shards: ShardSpec) -> Iterator[ValidationSplit]:
     rule = splitting_rule(shards)
-    for entry in refs.history(context.workspace, _ref_of(context.pipeline)):
-        recorded = context.workspace.load(entry.target, ValidationSplit)
+    for entry in refs.history(workspace, _ref_of(pipeline)):
+        recorded = workspace.load(entry.target, ValidationSplit)
         if recorded.splitting == rule:
             yield recorded
 

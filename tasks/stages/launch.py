@@ -19,6 +19,7 @@ from headway.data_contracts.store.documents import (
     Registration,
     RunSpec,
     ShardManifest,
+    Snapshot,
     TensorSlice,
 )
 from headway.data_contracts.store.errors import ConfigError, IntegrityError
@@ -39,6 +40,7 @@ from headway.tasks.registry import model_refs
 from headway.tasks.registry.mlflow_store import require_own_files
 from headway.tasks.registry.track import SeriesShipper
 from headway.tasks.rows.label_unit import number_shape
+from headway.tasks.rows.validation_split import refuse_mixed
 from headway.tasks.stages.starting_point import ResolvedStart, record_start, resolve_start
 from headway.tasks.stages.training_watch import TrainingWatch
 from headway.training.checkpoint.layout import checkpoint_path, run_folder, step_of, stored_files
@@ -46,7 +48,7 @@ from headway.training.checkpoint.plan import size_bytes
 from headway.training.config.optimizer import learning_rate_line
 from headway.training.config.recipe_specs import GradientBoostingSpec
 from headway.training.config.shapes import TokenShape
-from headway.training.config.shards import TRAIN
+from headway.training.config.shards import TRAIN, ShardSpec
 from headway.training.config.training_spec import (
     TrainingSpec,
     batch_line,
@@ -91,7 +93,8 @@ def continue_run(context: RunContext, spec: LaunchSpec, cut: Link, tracking_uri:
     """`launch` for a run that was described before: on its own configuration, code and data, whatever they are now.
 
     Raises:
-        ConfigError: this version of Headway does not know its configuration any more.
+        ConfigError: this version of Headway does not know its configuration any more, or its shards hold out rows that
+            have validated other runs since.
     """
     name = context.at.run = cut.sha256[:16]
     with current_run.abandoning_on_failure(context):
@@ -104,6 +107,9 @@ def continue_run(context: RunContext, spec: LaunchSpec, cut: Link, tracking_uri:
                 where=context.pipeline,
                 advice="It is given up: the next retrain takes the newest data.",
             ) from error
+        shards = context.workspace.load(run.manifest, ShardManifest)
+        paths = [file.path for file in context.workspace.load(shards.snapshot, Snapshot).files]
+        refuse_mixed(context.workspace, context.pipeline, ShardSpec.model_validate(shards.spec), paths)
         context.ledger.event("run.carried_on", message=f"run {name}, started before, on its own code and data")
         return train(context, training, spec, ResolvedStart(run, ""), tracking_uri)
 

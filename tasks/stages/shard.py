@@ -31,7 +31,7 @@ from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
 from headway.tasks.rows.first_rows import require_enough_rows
 from headway.tasks.rows.fitted_refs import detail_of, fitted_ref, repaired_state_in_use, state_in_use
 from headway.tasks.rows.source_rows import source_rows
-from headway.tasks.rows.validation_split import require_apart
+from headway.tasks.rows.validation_split import refuse_mixed, require_apart
 from headway.training.config.encoder_specs import ENCODER_SPEC, TokenSpec
 from headway.training.config.given_split import GivenSplit
 from headway.training.config.shapes import DataShape
@@ -283,10 +283,12 @@ def outlook(
         receipt: None: what the contract says of the data is not known yet.
 
     Raises:
+        ConfigError: rows that have validated runs are to evaluate.
         DataError: a split would have no rows, or the training split fewer than two classes.
     """
-    require_enough_rows(spec, source, taken, base=context.base, digests=context.digests)
     workspace = context.workspace
+    refuse_mixed(workspace, context.pipeline, spec, [file.path for file in taken.files])
+    require_enough_rows(spec, source, taken, base=context.base, digests=context.digests)
     state = usable_state(context, spec, state_in_use(workspace, context.pipeline))
     seen, num_rows = would_run(context, "shard"), None
     if receipt is not None:

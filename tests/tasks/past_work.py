@@ -30,6 +30,7 @@ from headway.data_contracts.store.documents import (
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import document_path
 from headway.training.checkpoint.layout import (
+    BEST_STEP,
     RESULT_NAME,
     RunResult,
     checkpoint_path,
@@ -160,7 +161,7 @@ class Maker:
         stored = (*files, run.code, run.environment, receipt.contract, *fitted_files, *rows)
         return Made(run.link, checkpoint, [*map(document_path, links), *(file.path for file in stored)])
 
-    def checkpoint(self, run: Link, step: int) -> CheckpointManifest:
+    def checkpoint(self, run: Link, step: int, *, best: int | None = None) -> CheckpointManifest:
         weights = b"weights %d of %s" % (step, run.sha256.encode())
         file = CheckpointFile(
             name="tensors.safetensors",
@@ -177,7 +178,7 @@ class Maker:
             parent=None,
             files=(file,),
             layout=(),
-            scalars={},
+            scalars={} if best is None else {BEST_STEP: best},
             proof=ProofBatch(file=file.name, loss_hex="0x0p+0"),
             fingerprint=DeviceFingerprint(device="cpu", machine="", cpu_capability="", torch="", num_threads=1),
         )

@@ -85,10 +85,12 @@ class Life:
         world_size: int = 2,
         failure: Failure | None = None,
         alarms: Sequence[str] = (),
+        validated: Sequence[tuple[int, float]] = (),
     ) -> None:
         """Args:
         steps: number and begin of each; one takes a second.
         alarms: of the step guard.
+        validated: step and figure of each.
         """
         self._num_attempts += 1
         number = self._num_attempts
@@ -100,6 +102,9 @@ class Life:
             _write(ledger, {"event": "model", "unix_s": steps[0][1], "world_size": world_size})
         for step, at_s in steps:
             _write(ledger, _span("step", at_s, at_s + 1.0) | {"step": step, **STEP})
+        for step, value in validated:
+            figure = {"step": step, "value": value, "metric": "log_loss"}
+            _write(ledger, _span("validation", begin_s, begin_s) | figure)
         for alarm in alarms:
             _write(ledger, {"event": "guard", "unix_s": begin_s, "alarm": alarm, "action": "skip", "step": 1})
         ledger.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import socket
@@ -22,7 +23,7 @@ from headway.flows.accounts.kept_accounts import (
     read_account,
     settle,
 )
-from tests.flows.accounts.lives import RUN, Life, numbered
+from tests.flows.accounts.lives import LOST, RUN, Life, numbered
 
 HERE = {"host": socket.gethostname(), "pid": 1, "start_ticks": -1}
 """Of a flow run that was killed on this machine: no process of that number began then."""
@@ -146,6 +147,8 @@ def test_a_damaged_account_is_made_again_from_its_ledger(life: Life, harm: bytes
         {"goodput": {"reached_step": 10**400}},
         {"curve": {"step": [1]}},
         {"curve": {name: [1.0] * 12_000 for name in ("step", "unix_s", "loss", "step_s")}},
+        {"validation": {"metric": "log_loss", "step": [1], "value": [1e300]}},
+        {"validation": {"metric": "log_loss", "step": [1, 2], "value": [1.0]}},
     ],
 )
 def test_figures_that_no_flow_run_has_are_a_damage(life: Life, harm: dict[str, Any]) -> None:
@@ -155,7 +158,7 @@ def test_figures_that_no_flow_run_has_are_a_damage(life: Life, harm: dict[str, A
     path = kept_names(life.workspace)["b"]
     document = json.loads(life.workspace.local_path(path).read_bytes())
     for name, value in harm.items():
-        document[name] = document[name] | value if isinstance(value, dict) else value
+        document[name] = (document[name] or {}) | value if isinstance(value, dict) else value
     life.workspace.local_path(path).write_text(json.dumps(document))
     assert read_account(life.workspace, path) is None
     assert accounts(life) == whole
@@ -197,6 +200,18 @@ def test_the_curve_of_a_long_run_has_a_hundred_points_and_ends_with_its_last_ste
     curve = accounts(life)["a"].curve
     assert curve is not None and len(curve.step) == len(curve.loss) == 100
     assert curve.step[-1] == 1_234 and curve.step == sorted(set(curve.step))
+    assert kept_size_bytes(life) < 20_000
+
+
+def test_validations_are_a_curve_of_their_own_over_all_attempts_the_later_of_two_of_one_step(life: Life) -> None:
+    life.flow("a", 0.0, 2_000.0)
+    early, late = [(step, 1.0 / step) for step in range(2, 9, 2)], [(step, 2.0 / step) for step in range(8, 501, 2)]
+    life.attempt("a", 0.0, 20.0, numbered(1, 8, 1.0), failure=LOST, validated=[*early, (10, math.nan)])
+    life.attempt("a", 20.0, 2_000.0, numbered(7, 500, 21.0), validated=late)
+    curve = accounts(life)["a"].validation
+    assert curve is not None and curve.metric == "log_loss"
+    assert len(curve.step) == 100 and (curve.step[0], curve.step[-1]) == (2, 500)
+    assert dict(zip(curve.step, curve.value, strict=True)).items() <= {**dict(early), **dict(late)}.items()
     assert kept_size_bytes(life) < 20_000
 
 

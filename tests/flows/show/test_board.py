@@ -57,6 +57,17 @@ def test_figures_are_the_accounts_sums_and_days_before_are_left_out(life: Life) 
         assert word in page, word
 
 
+def test_a_run_that_was_validated_shows_its_curve(life: Life) -> None:
+    trained(life, "new", 3600.0)
+    assert "Validation" not in render_html(at(life))
+    begin_s = time.time() - 1800.0
+    life.flow("validated", begin_s, begin_s + 60.0)
+    steps = numbered(1, 4, begin_s + 2.0)
+    life.attempt("validated", begin_s, begin_s + 50.0, steps, validated=[(2, 0.5), (4, 0.25)])
+    page = render_html(at(life))
+    assert page.index("Validation") < page.rindex("Step time") and "log_loss" in page
+
+
 def test_the_page_needs_nothing_else_and_no_price_is_made_up(life: Life) -> None:
     trained(life, "new", 3600.0)
     page = render_html(at(life, prices=PricesSpec()))

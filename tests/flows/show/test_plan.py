@@ -22,7 +22,9 @@ from headway.flows.accounts.flow_ledgers import start_ticks
 from headway.flows.config.pipeline_spec import load_pipeline
 from headway.flows.config.request import RetrainRequest
 from headway.flows.show.plan import Plan, make_plan, print_plan
+from headway.tasks.core.brief_context import brief_context
 from headway.tasks.rows.fitted_refs import detail_of, fitted_ref
+from headway.tasks.rows.validation_split import require_apart
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +117,17 @@ def test_a_stage_that_is_damaged_would_run_and_the_plan_says_why(project: Path) 
     damaged = plan(project).stages[0]
     assert (damaged.state, damaged.expected_s) == ("run", 2.0)
     assert "damaged" in damaged.detail and document_path(link) in damaged.detail
+
+
+def test_a_split_that_would_evaluate_on_what_has_validated_is_refused_before_anything_is_planned(project: Path) -> None:
+    workspace, shards = Workspace.create(str(project / "workspace")), load_pipeline(project / "tiny.yaml").shards
+    with brief_context("tiny", workspace, project) as context:
+        require_apart(context, shards.model_copy(update={"heldout_fraction": 0.1, "validation_fraction": 0.5}), ())
+    assert plan(project).stages
+    text = (project / "tiny.yaml").read_text()
+    (project / "tiny.yaml").write_text(text + "shards: {heldout_fraction: 0.6}\n")
+    with pytest.raises(ConfigError, match="takes in rows that have validated"):
+        plan(project)
 
 
 def test_memory_is_unknown_while_no_run_has_finished(project: Path) -> None:

@@ -133,6 +133,17 @@ def test_the_checkpoint_that_an_unfinished_run_would_go_on_from_is_looked_at(wor
     assert paths(scrub(workspace)) == {checkpoint_path(run_folder(made.run), 4)}
 
 
+def test_the_best_checkpoint_of_an_unfinished_run_is_looked_at_until_another_is(workspace: Workspace) -> None:
+    maker = Maker(workspace)
+    made = maker.run(7, maker.data(7), finished=False)
+    maker.checkpoint(made.run, 4, best=2)
+    best = f"{checkpoint_path(run_folder(made.run), 2)}/tensors.safetensors"
+    flip_a_bit(workspace, best)
+    assert paths(scrub(workspace)) == {best}
+    maker.checkpoint(made.run, 5, best=5)
+    assert scrub(workspace).damaged == (), "nobody needs it any more"
+
+
 def test_a_record_of_looks_that_is_damaged_or_foretells_the_future_excuses_no_file(workspace: Workspace) -> None:
     _, stored = champion(Maker(workspace), 1)
     path = min(stored)

@@ -7,8 +7,10 @@ import pytest
 from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.errors import ConfigError
 from headway.tasks.rows.validation_split import ValidationSplit, require_apart
+from headway.tasks.stages.launch import continue_run
 from headway.training.config.shards import ShardSpec
-from tests.tasks.days import TABLE, Days, shards_spec
+from headway.training.launch.base.gang import LaunchSpec
+from tests.tasks.days import TABLE, Days, columns, shards_spec
 
 pytestmark = pytest.mark.process
 
@@ -23,6 +25,15 @@ def test_a_share_that_takes_in_rows_that_validated_is_refused_also_when_none_val
         with pytest.raises(ConfigError, match=r"heldout_fraction.*0\.7 takes in rows that have validated"):
             require_apart(days.context, spec(0.7, validates), ())
     require_apart(days.context, spec(0.7, 0.0).model_copy(update={"split_salt": "anew"}), ())
+
+
+def test_a_run_is_not_resumed_whose_older_shards_hold_out_what_has_validated_since(days: Days) -> None:
+    days.write(**columns())
+    run = days.workspace.publish_document(days.run(shards_spec(TABLE, heldout_fraction=0.6)))
+    require_apart(days.context, shards_spec(TABLE, heldout_fraction=0.1, validation_fraction=0.5), ())
+    with pytest.raises(ConfigError, match=r"heldout_fraction.*0\.6 takes in rows that have validated"):
+        continue_run.fn(days.context, LaunchSpec(), run, "")
+    assert not (days.workspace.local_root / "runs" / run.sha256[:16]).exists(), "nothing was begun"
 
 
 def test_of_two_that_look_at_once_and_write_one_after_the_other_one_is_refused(days: Days, monkeypatch) -> None:
