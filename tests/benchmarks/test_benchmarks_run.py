@@ -23,6 +23,7 @@ SMALLEST = {
     "sharding": ("--rows", "2000", "--scales", "1", "--rounds", "1"),
     "step": ("--rounds", "1", "--save-rounds", "1", "--save-steps", "2"),
     "tables": ("--only", "wine"),
+    "validation": ("--rounds", "1"),
 }
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from headway.training.config.loader_spec import LoaderSpec
 from headway.training.config.seeds import derive
 from headway.training.config.training_spec import TrainingSpec
-from headway.training.data.load.device_copy import DeviceCopy, PendingCopy, to_tensors
+from headway.training.data.load.device_copy import DeviceCopy, PendingCopy, as_if_alone, to_tensors
 from headway.training.data.load.prefetch import Prefetcher
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.data.order.block_gather import BlockGather
@@ -23,9 +23,6 @@ from headway.training.parallel.strategy import BatchShare
 
 PROOF_SEQUENCES = 4
 """At most: no more than a micro-batch, which is what a rank's memory is known to hold."""
-ALIGNMENT_BYTES = {"cpu": 64, "cuda": 512}
-"""Where torch's own allocations begin."""
-
 StepBatches = list[dict[str, Tensor]]
 """What a rank trains on in one step: a batch for each of its replicas."""
 
@@ -80,7 +77,7 @@ class RankBatches:
         }
         for step in range(num_steps):
             yield [
-                {name: _as_if_alone(values[step, replica]) for name, values in columns.items()}
+                {name: as_if_alone(values[step, replica]) for name, values in columns.items()}
                 for replica in range(self._num_replicas)
             ]
 
@@ -107,9 +104,3 @@ def prefetched(batches: RankBatches, loader: LoaderSpec, *, start: int, stop: in
         num_threads=loader.prefetch_threads,
     ) as blocks:
         yield steps(blocks)
-
-
-def _as_if_alone(batch: Tensor) -> Tensor:
-    """The batch where an allocation of its own would begin: kernels choose their way by alignment, and bits follow,
-    which must not depend on how many steps were gathered together."""
-    return batch if batch.data_ptr() % ALIGNMENT_BYTES[batch.device.type] == 0 else batch.clone()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from headway.data_contracts.store.errors import IntegrityError
 from headway.training.checkpoint.pieces import State
+from headway.training.checkpoint.proof import evaluation_mode
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.optimizers.scheduled import ScheduledOptimizer
 from headway.training.optimizers.weight_average import WeightAverage
@@ -139,9 +140,12 @@ class Learner:
         """
         return self._pieces(self._own_moments())
 
-    def judged(self) -> contextlib.AbstractContextManager[None]:
-        """The model computes with the weights that are judged, exported and served: of an average, with that."""
-        return contextlib.nullcontext() if self._average is None else self._average.in_place()
+    @contextlib.contextmanager
+    def judged(self) -> Iterator[None]:
+        """In evaluation mode, with the weights that are judged, exported and served: of an average, with that."""
+        # Once for many passes: a mode is set module by module.
+        with evaluation_mode(self.model), self._model_in_place():
+            yield
 
     def begin_from_model(self) -> None:
         """Train on from `model.<name>`, which another run's model was written into."""
@@ -173,11 +177,11 @@ class Learner:
 
     def proof_loss(self, batch: Batch) -> float:
         """Mean loss a token in nats, of the model that is judged, in evaluation mode; all ranks call it."""
-        with self.judged():
+        with self._model_in_place():
             return self._strategy.proof_loss(batch)
 
     def measures(self, batch: Batch) -> Mapping[str, Tensor]:
-        """The recipe's, in evaluation mode, of rows that each rank may have others of; all ranks call it, `judged`."""
+        """The recipe's, of rows that each rank may have others of; all ranks call it, within `judged`."""
         return self._strategy.measures(batch)
 
     def _own(self) -> _Own:
@@ -197,6 +201,9 @@ class Learner:
         moments = self._optimizer.tensors()
         own = {f"optimizer.{name}": (name.partition(".")[2], value) for name, value in moments.items()}
         return own | {f"model.{name}": (name, value) for name, value in self._averages().items()}
+
+    def _model_in_place(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._average is None else self._average.in_place()
 
     def _averages(self) -> Mapping[str, Tensor]:
         return {} if self._average is None else self._average.values

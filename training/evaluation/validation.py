@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,8 +20,8 @@ from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import IntegrityError, TrainingFailed
 from headway.training.checkpoint.layout import BEST_STEP
 from headway.training.config.validation import ValidationSpec
-from headway.training.data.load.device_copy import to_tensors
-from headway.training.evaluation.validation_rows import ValidationRows
+from headway.training.evaluation.scorers import Measured
+from headway.training.evaluation.validation_rows import Block, ValidationRows
 from headway.training.observe.heartbeat import Heartbeat
 from headway.training.observe.ledger import Ledger
 from headway.training.observe.traffic import as_fields
@@ -30,6 +30,8 @@ from headway.training.ranks.distributed import ProcessGroup
 
 ASKED_EVERY_S = 1.0
 MAX_TURNS = 1 << 20
+HELD_TURNS = 16
+"""Whose answers stay on the device: to fetch each at once would have a GPU wait for the host."""
 SCALAR = "validation"
 """In a checkpoint: the state."""
 
@@ -160,18 +162,25 @@ class Validation:
     def _own_sums(self, rows: ValidationRows) -> list[tuple[float, float]] | None:
         """Of this rank's blocks; None: a rank wants to stop."""
         share, device = self._model.share, self._process_group.device
-        own, every_turns, started_s = [], 1, time.perf_counter()
+        own: list[tuple[float, float]] = []
+        held: list[tuple[Block, Mapping[str, Tensor]]] = []
+        every_turns, started_s = 1, time.perf_counter()
         # As many forward passes on each rank: those that hold slices of a model gather them for one another.
-        for turn in range(-(-rows.num_blocks // share.count)):
+        num_turns = -(-rows.num_blocks // share.count)
+        numbers = [turn * share.count + share.index for turn in range(num_turns)]
+        blocks = rows.blocks([min(number, rows.num_blocks - 1) for number in numbers], device)
+        for turn, (number, block) in enumerate(zip(numbers, blocks, strict=True)):
             if turn == 1:
                 every_turns = self._turns_a_second(time.perf_counter() - started_s)
             if turn and turn % every_turns == 0 and self._anyone_stops():
                 return None
-            block = turn * share.count + share.index
-            columns = rows.columns(min(block, rows.num_blocks - 1))
-            measured = self._model.measures(to_tensors(columns, device))
-            if block < rows.num_blocks:
-                own.append(rows.sums(columns, {name: each.double().cpu().numpy() for name, each in measured.items()}))
+            measured = self._model.measures(block.batch)
+            if number < rows.num_blocks:
+                held.append((block, measured))
+            # The first at once, for it is timed.
+            if turn == 0 or len(held) == HELD_TURNS or turn == num_turns - 1:
+                own += [rows.sums(block.columns, _on_host(measured, rows.names)) for block, measured in held]
+                held.clear()
             self._heartbeat()
         return own
 
@@ -182,3 +191,7 @@ class Validation:
 
     def _anyone_stops(self) -> bool:
         return bool(self._process_group.gather(torch.tensor([float(self._stop_is_due())])).any())
+
+
+def _on_host(measured: Mapping[str, Tensor], names: Collection[str]) -> Measured:
+    return {name: values.double().cpu().numpy() for name, values in measured.items() if name in names}

@@ -7,7 +7,8 @@ up exactly (`math.fsum`), they are the same figure however many ranks shared the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -16,9 +17,31 @@ from headway.data_contracts.store.publication import Workspace
 from headway.training.config.shards import VALIDATION
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.data.encode.packing import PAD_ID
+from headway.training.data.load.device_copy import as_if_alone, to_tensors
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.evaluation.measures import metric_set_for, validating_measure
 from headway.training.evaluation.scorers import Columns, Measured, token_sizes_bytes
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+GATHERED_BYTES = 1 << 20
+"""Of rows in one gather, whose fixed costs would otherwise be a small model's forward pass."""
+KEPT_BYTES = 64 << 20
+"""Of a rank's rows that stay in memory, where the model computes, from one validation to the next."""
+
+
+class Block(NamedTuple):
+    """Rows that a model looks at at once."""
+
+    columns: Columns
+    batch: dict[str, Tensor]
+    """The same, where the model computes."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.nbytes for each in (*self.columns.values(), *self.batch.values()))
 
 
 class ValidationRows:
@@ -53,13 +76,38 @@ class ValidationRows:
         # Spread over the split: its first rows are of its first group alone.
         chosen = np.arange(self.num_rows) * reader.num_rows // self.num_rows
         self._blocks = np.split(chosen, range(block_rows, self.num_rows, block_rows))
+        self._at_once = max(1, GATHERED_BYTES // (block_rows * max(1, reader.row_bytes)))
+        self._kept: dict[tuple[int, ...], list[Block]] = {}
+        self._kept_bytes = 0
 
     @property
     def num_blocks(self) -> int:
         return len(self._blocks)
 
-    def columns(self, block: int) -> Columns:
-        return self._reader.gather(self._blocks[block])
+    def blocks(self, numbers: Sequence[int], device: torch.device) -> Iterator[Block]:
+        """These blocks, one after another; asked for again, the first of them are still in memory."""
+        for start in range(0, len(numbers), self._at_once):
+            some = tuple(numbers[start : start + self._at_once])
+            if (blocks := self._kept.get(some)) is None:
+                blocks = self._gathered(some, device)
+                size_bytes = sum(block.size_bytes for block in blocks)
+                if self._kept_bytes + size_bytes <= KEPT_BYTES:
+                    self._kept[some] = blocks
+                    self._kept_bytes += size_bytes
+            yield from blocks
+
+    def _gathered(self, numbers: Sequence[int], device: torch.device) -> list[Block]:
+        rows = [self._blocks[number] for number in numbers]
+        columns = self._reader.gather(np.concatenate(rows))
+        batch = to_tensors(columns, device)
+        stops = np.cumsum([len(each) for each in rows]).tolist()
+        return [
+            Block(
+                {name: values[stop - len(each) : stop] for name, values in columns.items()},
+                {name: as_if_alone(values[stop - len(each) : stop]) for name, values in batch.items()},
+            )
+            for each, stop in zip(rows, stops, strict=True)
+        ]
 
     def sums(self, columns: Columns, measured: Measured) -> tuple[float, float]:
         """Numerator and denominator of the figure over a block's rows."""

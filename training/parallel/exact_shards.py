@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from headway.training.checkpoint.proof import evaluation_mode, proof_loss
+from headway.training.checkpoint.proof import proof_loss
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.optimizers.update_rule import gradient
 from headway.training.parallel.exact_replicas import trained_parameters
@@ -89,8 +89,7 @@ class ExactShards(MeshStrategy):
         return loss
 
     def measures(self, batch: Batch) -> Mapping[str, Tensor]:
-        with evaluation_mode(self.model):
-            measured = self._recipe.measures(self.model, batch)
+        measured = self._recipe.measures(self.model, batch)
         self._reshard()
         return measured
 

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.checkpoint.pieces import Piece, State
-from headway.training.checkpoint.proof import evaluation_mode
 from headway.training.config.parallel import mesh_shape
 from headway.training.config.seeds import derive, seed_everything
 from headway.training.config.training_spec import TrainingSpec
@@ -140,7 +139,7 @@ class MeshStrategy:
         return float(nats / max(1.0, num_tokens))
 
     def measures(self, batch: Batch) -> Mapping[str, Tensor]:
-        with evaluation_mode(self.model), self._autocast():
+        with self._autocast():
             measured = self._recipe.measures(self.model, batch)
         self._reshard()
         return measured

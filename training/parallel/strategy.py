@@ -14,7 +14,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from headway.training.checkpoint.pieces import Piece, State, pieces_of
-from headway.training.checkpoint.proof import evaluation_mode, proof_loss
+from headway.training.checkpoint.proof import proof_loss
 from headway.training.observe.telemetry import PartClock
 from headway.training.optimizers.muon import UnshardedMatrices
 from headway.training.ranks.utilisation import parameters_of
@@ -78,7 +78,7 @@ class ParallelStrategy(Protocol):
         """Mean loss a token in nats, in evaluation mode, the same on every rank; all ranks call it."""
 
     def measures(self, batch: Batch) -> Mapping[str, Tensor]:
-        """What the recipe measures of a batch of this rank's own, in evaluation mode; all ranks call it equally often.
+        """What the recipe measures of a batch of this rank's own, called in `evaluation_mode`; of all, equally often.
 
         Not where several ranks make up one forward pass.
         """
@@ -117,8 +117,7 @@ class UnshardedModel(UnshardedMatrices):
         return proof_loss(self._recipe, self.model, batch)
 
     def measures(self, batch: Batch) -> Mapping[str, Tensor]:
-        with evaluation_mode(self.model):
-            return self._recipe.measures(self.model, batch)
+        return self._recipe.measures(self.model, batch)
 
     def piece(self, like: str, values: Tensor) -> Tensor | Piece:
         return values

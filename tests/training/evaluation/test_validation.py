@@ -14,8 +14,10 @@ from pydantic import ValidationError
 from headway.data_contracts.store.errors import ConfigError, TrainingFailed
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.config.validation import ValidationSpec
+from headway.training.data.load.device_copy import to_tensors
 from headway.training.evaluation.measures import CLASSES, NUMBERS, TEXT, validating_measure
 from headway.training.evaluation.validation import Validation, ValidationState
+from headway.training.evaluation.validation_rows import Block
 from headway.training.observe.ledger import Ledger, read_events
 from headway.training.parallel.strategy import BatchShare
 from headway.training.ranks.distributed import ProcessGroup
@@ -91,8 +93,12 @@ class Model:
 class Rows:
     measure, num_rows, num_blocks = CLASSES.decisive, 20, 20
 
-    def columns(self, block):
-        return {"x": np.array([[block + 1]])}
+    names = ("nats",)
+
+    def blocks(self, numbers, device):
+        for number in numbers:
+            columns = {"x": np.array([[number + 1]])}
+            yield Block(columns, to_tensors(columns, device))
 
     def sums(self, columns, measured):
         return float(measured["nats"].sum()), 1.0

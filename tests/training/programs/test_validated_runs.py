@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from headway.data_contracts.store.errors import IntegrityError
 from headway.training.checkpoint.layout import committed_steps, directory_name
@@ -20,8 +21,11 @@ from headway.training.config.optimizer import EmaSpec, OptimizerSpec
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.shards import VALIDATION
 from headway.training.config.validation import ValidationSpec
+from headway.training.data.load.device_copy import to_tensors
 from headway.training.data.load.shard_reader import ShardReader
+from headway.training.evaluation import validation_rows as validation_rows_module
 from headway.training.evaluation.scorers import score_all, scorer_of
+from headway.training.evaluation.validation_rows import ValidationRows
 from headway.training.observe.ledger import Event, read_events
 from headway.training.programs.evaluation import prediction, recipe_of, restored_model
 from tests.training.conftest import TINY, TinyProject, make_project
@@ -183,12 +187,34 @@ def _damage(manifest: Path, damaged: set[int]) -> None:
 
 
 def test_of_many_rows_as_many_as_were_asked_for_are_looked_at_and_they_lie_all_over_the_split(validated, tmp_path):
-    from headway.training.evaluation.validation_rows import ValidationRows
-
     reader = ShardReader(validated.workspace, validated.manifest, VALIDATION)
     some = ValidationRows(
         validated.workspace, validated.manifest, reader, metric=None, block_rows=2, max_rows=reader.num_rows // 3
     )
+    cpu = torch.device("cpu")
+    blocks = list(some.blocks(range(some.num_blocks), cpu))
     rows = np.concatenate(some._blocks)
     assert some.num_rows == len(rows) == len(set(rows.tolist())) == reader.num_rows // 3
     assert rows[-1] >= reader.num_rows - 4
+    alone = [to_tensors(reader.gather(own), cpu) for own in some._blocks]
+    assert all(torch.equal(block.batch["tokens"], its["tokens"]) for block, its in zip(blocks, alone, strict=True))
+
+
+@pytest.mark.parametrize("kept_blocks", [0, 2, 100])
+def test_rows_stay_in_memory_up_to_a_bound_and_are_the_same_ones_each_time(validated, monkeypatch, kept_blocks):
+    reader = ShardReader(validated.workspace, validated.manifest, VALIDATION)
+    monkeypatch.setattr(validation_rows_module, "GATHERED_BYTES", 1)
+    rows = ValidationRows(validated.workspace, validated.manifest, reader, metric=None, block_rows=2, max_rows=10)
+    cpu, gathered = torch.device("cpu"), []
+    read, numbers = reader.gather, [0, 2, 4, 4]  # as the second of two ranks would, of five blocks
+    monkeypatch.setattr(reader, "gather", lambda wanted: gathered.append(len(wanted)) or read(wanted))
+    (one,) = rows.blocks([0], cpu)
+    monkeypatch.setattr(validation_rows_module, "KEPT_BYTES", kept_blocks * one.size_bytes)
+    rows._kept.clear()
+    rows._kept_bytes = 0
+    gathered.clear()
+    first, again = (list(rows.blocks(numbers, cpu)) for _ in range(2))
+    assert len(gathered) == {0: 8, 2: 6, 100: 3}[kept_blocks], "with room for two, block 4 is gathered each time"
+    for one, other in zip(first, again, strict=True):
+        assert torch.equal(one.batch["tokens"], other.batch["tokens"])
+        assert one.batch["tokens"].data_ptr() % 64 == 0

@@ -9,6 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+ALIGNMENT_BYTES = {"cpu": 64, "cuda": 512}
+"""Where torch's own allocations begin."""
+
 
 class PendingCopy:
     """Tensors on their way. `take` hands them over: work submitted after it finds them complete."""
@@ -55,6 +58,12 @@ class DeviceCopy:
 def to_tensors(columns: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
     """Gathered arrays as tensors; integers widen to int64, which is what indexing wants."""
     return _arrived({name: torch.from_numpy(values) for name, values in columns.items()}, device)
+
+
+def as_if_alone(batch: Tensor) -> Tensor:
+    """The batch where an allocation of its own would begin: kernels choose their way by alignment, and bits follow,
+    which must not depend on how many batches were gathered together."""
+    return batch if batch.data_ptr() % ALIGNMENT_BYTES[batch.device.type] == 0 else batch.clone()
 
 
 def _arrived(columns: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
