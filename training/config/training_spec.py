@@ -124,14 +124,8 @@ class TrainingSpec(Frozen):
 
     @model_validator(mode="after")
     def _can_be_validated(self) -> Self:
-        if self.validation is None:
-            return self
-        if self.grows_trees:
+        if self.validation is not None and self.grows_trees:
             raise ValueError("validation: trees are grown on all training rows, and end by their own rule")
-        if self.parallel.tensor > 1 or self.parallel.pipeline > 1:
-            raise ValueError(
-                "validation: not with parallel.tensor or parallel.pipeline, where one rank has no whole answer"
-            )
         return self
 
     @model_validator(mode="after")

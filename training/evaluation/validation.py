@@ -165,7 +165,7 @@ class Validation:
         own: list[tuple[float, float]] = []
         held: list[tuple[Block, Mapping[str, Tensor]]] = []
         every_turns, started_s = 1, time.perf_counter()
-        # As many forward passes on each rank: those that hold slices of a model gather them for one another.
+        # As many forward passes on each rank: those that hold parts of a model need one another for each.
         num_turns = -(-rows.num_blocks // share.count)
         numbers = [turn * share.count + share.index for turn in range(num_turns)]
         blocks = rows.blocks([min(number, rows.num_blocks - 1) for number in numbers], device)
@@ -175,7 +175,7 @@ class Validation:
             if turn and turn % every_turns == 0 and self._anyone_stops():
                 return None
             measured = self._model.measures(block.batch)
-            if number < rows.num_blocks:
+            if number < rows.num_blocks and share.has_answers:
                 held.append((block, measured))
             # The first at once, for it is timed.
             if turn == 0 or len(held) == HELD_TURNS or turn == num_turns - 1:

@@ -41,7 +41,8 @@ class Block(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        return sum(each.nbytes for each in (*self.columns.values(), *self.batch.values()))
+        here = sum(values.nbytes for values in self.columns.values())
+        return here + sum(values.nbytes for values in self.batch.values())
 
 
 class ValidationRows:

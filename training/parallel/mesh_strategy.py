@@ -55,8 +55,10 @@ class MeshStrategy:
         self._recipe, self._spec, self._process_group = recipe, spec, process_group
         shape = mesh_shape(spec.parallel, process_group.world_size)
         self._mesh = make_mesh(shape, process_group)
+        place = self._mesh.place
+        has_answers = place.tensor == 0 and place.pipeline == shape.pipeline - 1
         self.share, self.clock = (
-            BatchShare(self._mesh.share, shape.num_shares),
+            BatchShare(self._mesh.share, shape.num_shares, has_answers=has_answers),
             PartClock(process_group.device, process_group.traffic),
         )
         # Without memory first: the whole model may be larger than one rank can hold.
@@ -139,8 +141,8 @@ class MeshStrategy:
         return float(nats / max(1.0, num_tokens))
 
     def measures(self, batch: Batch) -> Mapping[str, Tensor]:
-        with self._autocast():
-            measured = self._recipe.measures(self.model, batch)
+        with self._split_loss(), self._autocast():
+            measured = self._measures(self.model, batch)
         self._reshard()
         return measured
 
@@ -172,6 +174,14 @@ class MeshStrategy:
         nats = as_spread(losses.nats)
         # Under loss parallelism the losses are spread over the tensor group.
         return losses if nats is None else Losses(nats=nats.full_tensor(), valid=losses.valid)
+
+    def _measures(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        measured = dict(self._recipe.measures(model, batch))
+        for name, values in measured.items():
+            # Under loss parallelism they are spread over the tensor group.
+            if (spread := as_spread(values)) is not None:
+                measured[name] = spread.full_tensor()
+        return measured
 
     def _seed(self, step: int, index: int) -> None:
         """Random streams of a micro-batch: the same on ranks that compute it together, in each stage other ones."""

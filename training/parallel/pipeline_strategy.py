@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
@@ -77,6 +77,18 @@ class PipelineStrategy(MeshStrategy):
         nats, num_tokens = self._gather(own.reshape(1, 2)).sum(dim=0).tolist()
         return float(nats / max(1.0, num_tokens))
 
+    def measures(self, batch: Batch) -> Mapping[str, Tensor]:
+        # The last block has fewer rows.
+        self._shape_known = False
+        with self._split_loss():
+            _, given = self._stage_output(batch)
+            with self._autocast():
+                measured = self._measures(cast(nn.Module, lambda _: given), batch) if self._link.is_last else {}
+        self._shape_known = False
+        self._link.finish()
+        self._reshard()
+        return measured
+
     def _part(self, model: nn.Module) -> nn.Module:
         stages = getattr(self._recipe, "stages", None)
         if stages is None or not hasattr(self._recipe, "inputs"):
@@ -91,6 +103,16 @@ class PipelineStrategy(MeshStrategy):
         return parts[self._mesh.place.pipeline]
 
     def _forward(self, batch: Batch) -> tuple[_MicroBatchTensors, Tensor]:
+        taken, given = self._stage_output(batch)
+        if not self._link.is_last:
+            return _MicroBatchTensors(taken, given), torch.zeros(2, dtype=torch.float64)
+        with self.clock.part("forward"), self._autocast():
+            # The recipe's own loss, of a model that has already run.
+            losses = self._losses(cast(nn.Module, lambda _inputs: given), batch)
+            return _MicroBatchTensors(taken, losses.nats.sum()), sums_of(losses)
+
+    def _stage_output(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """What this stage takes, and what it makes of it, which the next one is sent."""
         known, self._shape_known = self._shape_known, True
         if self._link.is_first:
             taken: Tensor = self._recipe.inputs(batch)  # type: ignore[attr-defined]
@@ -98,13 +120,10 @@ class PipelineStrategy(MeshStrategy):
             # A received tensor is a leaf; its gradient is what the stage before waits for.
             taken = self._link.receive_activation(shape_known=known).requires_grad_(torch.is_grad_enabled())
         with self.clock.part("forward"), self._autocast():
-            given = self.model(taken)
-            if self._link.is_last:
-                # The recipe's own loss, of a model that has already run.
-                losses = self._losses(cast(nn.Module, lambda _inputs: given), batch)
-                return _MicroBatchTensors(taken, losses.nats.sum()), sums_of(losses)
-        self._link.send_activation(given, shape_known=known)
-        return _MicroBatchTensors(taken, given), torch.zeros(2, dtype=torch.float64)
+            given: Tensor = self.model(taken)
+        if not self._link.is_last:
+            self._link.send_activation(given, shape_known=known)
+        return taken, given
 
     def _backward(self, passed: _MicroBatchTensors, loss_scale: float) -> None:
         if self._link.is_last:

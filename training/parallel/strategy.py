@@ -31,6 +31,8 @@ class BatchShare:
     count: int
     stride: int = 1
     """From one of its replicas to the next: so many shares next to each other take replicas in turn."""
+    has_answers: bool = True
+    """Whether what `measures` returns counts: of ranks that split one model exactly one's does."""
 
     def replicas(self, num_replicas: int) -> range:
         """Which replicas of a global batch it is made of, in the order in which a rank runs them."""
@@ -80,7 +82,7 @@ class ParallelStrategy(Protocol):
     def measures(self, batch: Batch) -> Mapping[str, Tensor]:
         """What the recipe measures of a batch of this rank's own, called in `evaluation_mode`; of all, equally often.
 
-        Not where several ranks make up one forward pass.
+        Ranks of one share give it the same batch; nothing it returns counts but where the share `has_answers`.
         """
 
     def whole_matrix(self, name: str, values: Tensor) -> Tensor | None:

@@ -11,15 +11,17 @@ import contextlib
 import dataclasses
 import gc
 import json
+import math
 import os
 import resource
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -38,9 +40,15 @@ from headway.training.checkpoint.restore import restore_newest
 from headway.training.checkpoint.save import Checkpointer
 from headway.training.config.shapes import DataShape, ImageShape, TabularShape, TokenShape
 from headway.training.config.training_spec import TrainingSpec
+from headway.training.config.validation import ValidationSpec
 from headway.training.engine.learner import Learner, Sums
+from headway.training.evaluation.measures import TOKEN_IDS
+from headway.training.evaluation.scorers import Measured
+from headway.training.evaluation.validation import Validation
+from headway.training.evaluation.validation_rows import Block, ValidationRows
 from headway.training.frozen.result import tensors_sha256
 from headway.training.launch.base.process_tree import die_with_parent
+from headway.training.observe.ledger import Ledger
 from headway.training.ranks.distributed import ProcessGroup, enable_determinism
 from headway.training.recipes.load import load_recipe
 from tests.waiting import DEADLINE_S
@@ -169,6 +177,39 @@ def cost(
     }
 
 
+class MadeUpRows:
+    """Two blocks of four rows and one of three, of which the last turn of several shares may be nobody's."""
+
+    measure, num_rows, num_blocks, names = TOKEN_IDS.decisive, 11, 3, ("nats", "correct", "squared_error")
+
+    def __init__(self, shape: DataShape) -> None:
+        self._shape = shape
+
+    def blocks(self, numbers: Sequence[int], device: torch.device) -> Iterator[Block]:
+        for number in numbers:
+            yield Block({}, rows(self._shape, 200 + number, 4 if number < 2 else 3))
+
+    def sums(self, columns: Any, measured: Measured) -> tuple[float, float]:
+        return float(measured["nats"].sum()), float(len(measured["nats"]))
+
+    def value(self, sums: Sequence[tuple[float, float]]) -> float:
+        numerators, denominators = zip(*sums, strict=True)
+        return math.fsum(numerators) / math.fsum(denominators)
+
+
+def validated(shape: DataShape, learner: Learner, process_group: ProcessGroup) -> float:
+    """The figure of a validation."""
+    with tempfile.TemporaryDirectory() as folder:
+        made_up = cast(ValidationRows, MadeUpRows(shape))
+        ledger = Ledger(Path(folder) / "ledger.jsonl")
+        spec = ValidationSpec(every_steps=1)
+        validation = Validation(spec, learner, made_up, process_group, ledger, max_steps=1)
+        validation.run(1)
+        ledger.close()
+    assert validation.state.best is not None
+    return validation.state.best
+
+
 def train(case: dict[str, Any], process_group: ProcessGroup) -> dict[str, Any]:
     spec = TrainingSpec.model_validate(case["training"])
     shape = SHAPES[spec.recipe.name]
@@ -201,6 +242,7 @@ def train(case: dict[str, Any], process_group: ProcessGroup) -> dict[str, Any]:
         if step == done:
             learner.proof_loss(rows(shape, 98, 3))  # as a checkpoint does, of fewer rows than a micro-batch
     proof = learner.proof_loss(rows(shape, 99, 4))
+    figure = validated(shape, learner, process_group)
     state = tensors_sha256(learner.full_tensors())
     if "save_to" in case:
         save(Path(case["save_to"]), done + case.get("steps", STEPS), learner, process_group, beside=lambda: passes(97))
@@ -208,6 +250,7 @@ def train(case: dict[str, Any], process_group: ProcessGroup) -> dict[str, Any]:
         "losses": losses,
         "norms": norms,
         "proof": proof,
+        "validated": figure,
         "first": first,
         "state": state,
         "local_parameters": sum(value.numel() for value in learner._strategy.parameters.values()),

@@ -8,7 +8,8 @@ import pytest
 def close(answer, alone, tolerance=2e-5):
     assert answer["losses"] == pytest.approx(alone["losses"], rel=tolerance)
     assert answer["norms"] == pytest.approx(alone["norms"], rel=50 * tolerance)
-    assert answer["proof"] == pytest.approx(alone["proof"], rel=tolerance)
+    for figure in ("proof", "validated"):
+        assert answer[figure] == pytest.approx(alone[figure], rel=tolerance), figure
     assert answer["first"] == alone["first"], "the initial weights differ"
 
 

@@ -93,6 +93,15 @@ def test_curve_end_and_model_have_the_same_bits_on_any_number_of_ranks(
     assert (ours["step"], ours["tensors_sha256"]) == (theirs["step"], theirs["tensors_sha256"])
 
 
+@pytest.mark.parametrize("split", ["tensor", "pipeline"])
+def test_ranks_that_split_one_model_are_validated_on_every_row_once(validated, undisturbed, tmp_path, split):
+    parallel = ParallelSpec.model_validate({"mode": "fast", split: 2})
+    training = UNSTEADY.model_copy(update={"parallel": parallel, "max_steps": 2})  # as far as it is warm-up
+    assert validated.train(validated.publish_run(training), tmp_path, world_size=2) == [0, 0], validated.log(tmp_path)
+    assert curve(tmp_path) == {2: pytest.approx(curve(undisturbed)[2], rel=1e-5)}
+    assert result(tmp_path)["step"] == 2
+
+
 def test_the_figure_is_that_of_an_evaluation_of_the_same_rows(validated, undisturbed):
     step = result(undisturbed)["step"]
     run = validated.publish_run(UNSTEADY)
