@@ -136,13 +136,13 @@ class Learner:
     def moments(self) -> State:
         """The optimizer's state, as `optimizer.<moment>.<name>`, and an average of weights, as `model.<name>`.
 
-        `update`, `load`, `judged` and `proof_loss` alone change it.
+        `update`, `load`, `evaluating` and `proof_loss` alone change it.
         """
         return self._pieces(self._own_moments())
 
     @contextlib.contextmanager
-    def judged(self) -> Iterator[None]:
-        """In evaluation mode, with the weights that are judged, exported and served: of an average, with that."""
+    def evaluating(self) -> Iterator[None]:
+        """In evaluation mode, with the weights that are evaluated, exported and served: of an average, with that."""
         # Once for many passes: a mode is set module by module.
         with evaluation_mode(self.model), self._model_in_place():
             yield
@@ -176,12 +176,12 @@ class Learner:
             value.copy_(tensors[name])
 
     def proof_loss(self, batch: Batch) -> float:
-        """Mean loss a token in nats, of the model that is judged, in evaluation mode; all ranks call it."""
+        """Mean loss a token in nats, of the model that is evaluated, in evaluation mode; all ranks call it."""
         with self._model_in_place():
             return self._strategy.proof_loss(batch)
 
     def measures(self, batch: Batch) -> Mapping[str, Tensor]:
-        """The recipe's, of rows that each rank may have others of; all ranks call it, within `judged`."""
+        """The recipe's, of rows that each rank may have others of; all ranks call it, within `evaluating`."""
         return self._strategy.measures(batch)
 
     def _own(self) -> _Own:

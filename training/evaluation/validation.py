@@ -42,7 +42,7 @@ class ValidatedModel(Protocol):
     @property
     def share(self) -> BatchShare: ...
 
-    def judged(self) -> contextlib.AbstractContextManager[None]: ...
+    def evaluating(self) -> contextlib.AbstractContextManager[None]: ...
 
     def measures(self, batch: Batch) -> Mapping[str, Tensor]: ...
 
@@ -120,7 +120,7 @@ class Validation:
         assert self._spec is not None and self._rows is not None
         measure, before = self._rows.measure, self.state
         with self._ledger.span("validation", step=step, metric=measure.name, num_rows=self._rows.num_rows) as fields:
-            with self._model.judged():
+            with self._model.evaluating():
                 own = self._own_sums(self._rows)
             if own is None:
                 return True

@@ -123,7 +123,7 @@ def test_random_draws_of_a_replica_depend_on_step_and_replica_alone(documents, r
     assert len(set(drawn[0])) == 12
 
 
-def test_an_average_is_the_model_that_is_judged_and_kept_and_training_is_none_the_wiser(documents, reader):
+def test_an_average_is_the_model_that_is_evaluated_and_kept_and_training_is_none_the_wiser(documents, reader):
     averaged, plain = make(documents, ema=EmaSpec(decay=0.6)), make(documents)
     batch = RankBatches(reader, documents.training, share=plain.share, device=CPU)(7)[0]
     assert averaged.proof_loss(batch) == plain.proof_loss(batch), "before the first update"
