@@ -7,13 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 from mlflow import MlflowClient
+from safetensors.torch import load_file
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.act.contract_init import draft
 from headway.flows.config.pipeline_spec import load_pipeline
 from headway.flows.show.verify import verify_model
+from headway.training.checkpoint.read import read_checkpoint
 
 NUM_ROWS = 800
 
@@ -35,6 +38,7 @@ def project(folder: Path) -> SimpleNamespace:
         "optimizer": {"lr": 0.03},
         "recipe": {"name": "tabular-classifier", "model": {"width": 32, "depth": 2}},
         "validation": {"every_steps": 5, "patience": 4, "keep_best": True},
+        "ema": {"decay": 0.8},
     }
     spec |= {"launch": {"nodes": 1}, "evaluation": {"bootstrap_resamples": 200}}
     pipeline.write_text(yaml.safe_dump(spec))
@@ -50,6 +54,12 @@ def test_the_best_checkpoint_is_registered_drawn_found_again_and_proved(tmp_path
     assert max(validations) == best + 4 * 5 < 200
     (taken,) = (event for event in events if event["event"] == "restore.best")
     assert taken["step"] == best
+    # What is registered is the average that validated best, and not the weights that it is of.
+    registered = next(case.workspace.rglob("weights/model.safetensors"))
+    (checkpoint,) = case.workspace.glob(f"runs/*/checkpoints/step-{best:08d}")
+    kept, exported = read_checkpoint(checkpoint).tensors, load_file(registered)
+    for name, value in exported.items():
+        assert torch.equal(value, kept[f"model.{name}"]) and not torch.equal(value, kept[f"trained.{name}"])
     client = MlflowClient(f"sqlite:///{case.workspace / 'mlflow.db'}")
     (run,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
     history = client.get_metric_history(run.info.run_id, "validation/log_loss")
