@@ -28,7 +28,14 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-PRELOADED = ("torch", "numpy", "pydantic", "fsspec", "blake3", "safetensors", "yaml")
+PRELOADED = (
+    *("torch", "numpy", "numpy.typing", "blake3", "xxhash", "safetensors.numpy", "safetensors.torch", "yaml"),
+    *("fsspec", "fsspec.implementations.local", "zoneinfo", "sysconfig", "statistics", "html", "faulthandler"),
+    # Pydantic imports each of its own modules only once it is asked for.
+    *("pydantic", "pydantic.main", "pydantic.types", "pydantic.type_adapter", "pydantic.json_schema"),
+    *("pydantic.functional_validators", "pydantic.plugin._loader", "pydantic._internal._discriminated_union"),
+    *("pydantic._internal._docs_extraction", "pydantic._internal._schema_gather"),
+)
 """What ranks of every program import, none of it Headway's. Not pyarrow, which starts a thread."""
 TOKEN = "HEADWAY_RUN_TOKEN"
 PR_SET_PDEATHSIG = 1
