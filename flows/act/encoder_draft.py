@@ -22,7 +22,7 @@ RECIPES = {
 LABEL_NAMES = (
     re.compile(r"(.*[ _.-])?(labels?|targets?|class|outcome|response)([ _.-]label)?|y"),
     # Of these one may be an input as well, so that a column of the names above comes first.
-    re.compile(r"(.*[ _.-])?(default(ed)?|churn(ed)?|survived|diagnosis|species|fraud(ulent)?|converted|result)"),
+    re.compile(r"(.*[ _.-])?(default(ed)?|survived|diagnosis|species|fraud(ulent)?|converted|result)"),
     re.compile(r"default[ _.-].*"),
 )
 """What a column to predict is mostly called, the surest first."""
