@@ -113,7 +113,7 @@ def guess_number_format(columns: Sequence[Sequence[str]], decimals: Sequence[str
         unit
         for place in numbers[best]
         for value in columns[place]
-        if (found := python_pattern(best).match(value)) and (unit := found["before"] or found["after"])
+        if (number := python_pattern(best).match(value)) and (unit := number["before"] or number["after"])
     }
     return best._replace(units=tuple(each for each in SIGNS if each in units))
 
