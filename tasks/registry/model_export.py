@@ -37,7 +37,6 @@ from headway.training.recipes.built_in import BUILT_IN
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
     from numpy.typing import NDArray
-    from pandas import DataFrame
 
 SERVED_BY = Path(__file__).with_name("served_graph.py")
 GRAPH_CHECK = Path(check.__file__).parent
@@ -146,12 +145,12 @@ def _of_arrays(exported: Path) -> tuple[ModelSignature, NDArray[Any]]:
     return ModelSignature(inputs=inputs, outputs=outputs), given
 
 
-def _of_rows(row: dict[str, Any], answers: tuple[str, ...]) -> tuple[ModelSignature, DataFrame]:
+def _of_rows(row: dict[str, Any], answers: tuple[str, ...]) -> tuple[ModelSignature, Any]:
     """Of any type: the encoder knows better than MLflow which integers are numbers and which gaps it may fill."""
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, Schema
     from mlflow.types.schema import AnyType
-    from pandas import DataFrame
+    from pandas import DataFrame  # type: ignore[import-untyped]
 
     inputs, outputs = (Schema([ColSpec(AnyType(), name) for name in names]) for names in (row, answers))
     return ModelSignature(inputs=inputs, outputs=outputs), DataFrame([row])

@@ -123,7 +123,7 @@ class Pixels:
             # In float32, a batch at a time: pictures are many times larger than what is left of them.
             parts = [
                 torch.nn.functional.avg_pool2d(some.float(), self._side, ceil_mode=True)
-                for some in pictures.split(ROWS_AT_ONCE)
+                for some in torch.split(pictures, ROWS_AT_ONCE)
             ]
             pictures = torch.cat(parts)
         return pictures.reshape(len(pictures), -1).double()
