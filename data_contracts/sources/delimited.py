@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import csv
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple, get_args
 
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.tables.source_spec import CsvOptions
 from headway.data_contracts.types.text_types import format_problem
+from headway.data_contracts.types.written_numbers import NumberFormat, guess_number_format, python_pattern
 
 DELIMITERS = (",", ";", "\t", "|")
 SPELLED = {"tab": "\t", r"\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
@@ -125,16 +127,21 @@ def written_as(place: str, given: CsvChoice, *, is_tabs: bool) -> WrittenAs:
                 advice="Say what does, such as `--delimiter ';'`.",
             )
     delimiter, *also = fitting or [","]
+    skipped = _lines_above(head, delimiter)
+    head = "".join(head.splitlines(keepends=True)[skipped:])
     columns = _columns(head, delimiter)
     formats, unclear = ([given.timestamp_format], False) if given.timestamp_format else _dates(columns)
-    decimal = given.decimal or _decimal(head, delimiter)
+    numbers = _numbers(columns, delimiter, given.decimal)
     found = {
         "delimiter": delimiter,
         "encoding": encoding,
-        "decimal": decimal,
+        "decimal": numbers.decimal,
+        "thousands": numbers.thousands,
+        "units": numbers.units,
         "timestamp_formats": formats,
+        "skip_rows": skipped,
     }
-    if gaps := _gaps(columns, decimal):
+    if gaps := _gaps(columns, numbers):
         found["nulls"] = ["", *gaps]
     has_index = head.startswith((delimiter, f'""{delimiter}'))
     return WrittenAs(CsvOptions.model_validate(found), has_index, tuple(also), unclear)
@@ -173,13 +180,14 @@ def _text(head: bytes, encoding: str) -> str:
     return codecs.getincrementaldecoder("utf-8-sig" if encoding == "utf-8" else encoding)().decode(head)
 
 
-def _decimal(head: str, delimiter: str) -> str:
-    """A comma where numbers of the first lines have one, and none has a point."""
-    if delimiter == ",":
-        return "."
-    values = [value.strip('"') for line in head.splitlines()[1:SNIFFED_LINES] for value in line.split(delimiter)]
-    has = {mark: any(re.fullmatch(rf"[+-]?\d+[{mark}]\d+", value) for value in values) for mark in ",."}
-    return "," if has[","] and not has["."] else "."
+def _numbers(columns: Sequence[Sequence[str]], delimiter: str, decimal: str) -> NumberFormat:
+    """How numbers are written.
+
+    Args:
+        decimal: as a person says; empty: as it shows.
+    """
+    values = [[value for value in values if value and value not in GAPS] for _, *values in columns]
+    return guess_number_format(values, decimal or ("." if delimiter == "," else ".,"))
 
 
 def _dates(columns: Sequence[Sequence[str]]) -> tuple[list[str], bool]:
@@ -211,14 +219,14 @@ def _dates(columns: Sequence[Sequence[str]]) -> tuple[list[str], bool]:
     return formats, any(len(says_day_first.get(mark, ())) != 1 for mark in times)
 
 
-def _gaps(columns: Sequence[Sequence[str]], decimal: str) -> list[str]:
+def _gaps(columns: Sequence[Sequence[str]], numbers: NumberFormat) -> list[str]:
     """Spellings that stand among nothing but numbers: read as texts they would make a text of each number."""
-    number = re.compile(rf"[+-]?(\d+([{decimal}]\d*)?|[{decimal}]\d+)([eE][+-]?\d+)?")
+    number = python_pattern(numbers)
     found: set[str] = set()
     for _, *values in columns:
         gaps = {*values} & {*GAPS}
         others = [value for value in values if value and value not in gaps]
-        if gaps and others and all(map(number.fullmatch, others)):
+        if gaps and others and all(map(number.match, others)):
             found |= gaps
     return [each for each in GAPS if each in found]
 
@@ -233,6 +241,29 @@ def _columns(head: str, delimiter: str) -> list[list[str]]:
     return list(columns.values())
 
 
+def _lines_above(head: str, delimiter: str) -> int:
+    """Titles and comments before the header: lines that fill at most half of the columns."""
+    lines = head.splitlines()[:SNIFFED_LINES]
+    bare = [re.sub(r'"[^"]*"', "x", line) for line in lines]
+    width = _usual([line.count(delimiter) for line in bare if line])
+    if not width:
+        return 0
+    for place, line in enumerate(bare):
+        cells = line.split(delimiter)
+        is_filled = [bool(cell.strip()) for cell in cells]
+        is_comment = line.startswith("#") and len(cells) != width + 1
+        # The first of all columns may have no name, as pandas writes row numbers.
+        has_index = is_filled == [False, *[True] * width]
+        if has_index or (not is_comment and 2 * sum(is_filled) > width + 1):
+            return place
+    return 0
+
+
+def _usual(counts: Sequence[int]) -> int:
+    """The commonest count, of equally common ones the greatest; 0 where there is none."""
+    return max(Counter(counts).items(), key=lambda each: (each[1], each[0]), default=(0, 0))[0]
+
+
 def _whole(lines: list[str], head: str) -> list[str]:
     """Without the last line where it may be cut off."""
     return lines[:-1] if len(head) >= SNIFFED_BYTES and len(lines) > 1 else lines
@@ -241,6 +272,13 @@ def _whole(lines: list[str], head: str) -> list[str]:
 def _delimiters(head: str) -> list[str]:
     """What may stand between the values of a file's first lines: of which each line has as many."""
     # Quoted values may hold any of them.
-    whole = _whole([line for line in re.sub(r'"[^"]*"', "", head).splitlines()[:SNIFFED_LINES] if line], head)
-    counted = {delimiter: {line.count(delimiter) for line in whole} for delimiter in DELIMITERS}
-    return [delimiter for delimiter, counts in counted.items() if len(counts) == 1 and counts != {0}]
+    found: dict[str, int] = {}
+    for delimiter in DELIMITERS:
+        skipped = _lines_above(head, delimiter)
+        below = head.splitlines()[skipped:]
+        lines = re.sub(r'"[^"]*"', "", "\n".join(below)).splitlines()[:SNIFFED_LINES]
+        counts = {line.count(delimiter) for line in _whole([line for line in lines if line], head)}
+        if len(counts) == 1 and counts != {0}:
+            found[delimiter] = skipped
+    # What would pass over the header as well is not what parts it.
+    return [delimiter for delimiter, skipped in found.items() if skipped == min(found.values())]

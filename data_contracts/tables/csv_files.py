@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from headway.data_contracts.tables.source_errors import UnparsableRow, reading_t
 from headway.data_contracts.tables.source_spec import CsvOptions
 from headway.data_contracts.types.column_types import arrow_type
 from headway.data_contracts.types.text_types import TypeGuess, has_formats, read_timestamps
+from headway.data_contracts.types.written_numbers import has_number_format, read_numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +37,7 @@ def csv_columns(
         DataError: not CSV; a column without a value, whose type must be declared.
     """
     guesses = {
-        name: TypeGuess(name, options.decimal, options.timestamp_formats)
+        name: TypeGuess(name, options.numbers, options.timestamp_formats)
         for name in csv_names(path, where, options)
         if name not in declared
     }
@@ -77,7 +78,7 @@ def csv_batches(path: Path, where: str, options: CsvOptions, columns: Mapping[st
     import pyarrow as pa
 
     types = {name: arrow_type(kind) for name, kind in columns.items()}
-    written = [name for name, kind in types.items() if has_formats(kind, options.timestamp_formats)]
+    written = [name for name, kind in types.items() if is_written(kind, options)]
     num_rows = 0
     with _opened(path, where, options, {**types, **dict.fromkeys(written, pa.string())}) as reader:
         while True:
@@ -89,25 +90,37 @@ def csv_batches(path: Path, where: str, options: CsvOptions, columns: Mapping[st
             for name in written:
                 place, texts = list(types).index(name), batch.column(name)
                 try:
-                    moments = read_timestamps(texts, types[name], options.timestamp_formats)
+                    values = read_written(texts, types[name], options)
                 except pa.ArrowInvalid:
-                    row = num_rows + _first_refused(texts, types[name], options.timestamp_formats)
+                    row = num_rows + _first_refused(texts, types[name], options)
                     place_of_row = _place_of(where, row_number(options, row))
                     raise _refused_value(name, f"a value is no {types[name]}", place_of_row) from None
-                batch = batch.set_column(place, name, moments)
+                batch = batch.set_column(place, name, values)
             num_rows += batch.num_rows
             yield batch
 
 
-def _first_refused(texts: pa.Array, kind: pa.DataType, timestamp_formats: Sequence[str]) -> int:
-    """The place of the first text that is no moment, where there is one."""
+def is_written(kind: pa.DataType, options: CsvOptions) -> bool:
+    """Whether values of a type are written as the options say, and not as the CSV reader takes them."""
+    return has_formats(kind, options.timestamp_formats) or has_number_format(kind, options.numbers)
+
+
+def read_written(texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> pa.Array:
+    """Raises `pa.ArrowInvalid`: a text is no value of this type, for which `is_written` holds."""
+    if has_formats(kind, options.timestamp_formats):
+        return read_timestamps(texts, kind, options.timestamp_formats)
+    return read_numbers(texts, kind, options.numbers)
+
+
+def _first_refused(texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> int:
+    """The place of the first text that is no value, where there is one."""
     import pyarrow as pa
 
     first, end = 0, len(texts)
     while end - first > 1:
         middle = (first + end) // 2
         try:
-            read_timestamps(texts[first:middle], kind, timestamp_formats)
+            read_written(texts[first:middle], kind, options)
         except pa.ArrowInvalid:
             end = middle
         else:

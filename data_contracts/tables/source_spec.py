@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -10,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.types.column_types import UnknownType, arrow_type
 from headway.data_contracts.types.text_types import format_problem
+from headway.data_contracts.types.written_numbers import NumberFormat
 
 Format = Literal["text-files", "parquet", "csv", "json-lines"]
 
@@ -26,6 +28,16 @@ class CsvOptions(Frozen):
         default=".",
         exclude_if=lambda decimal: decimal == ".",
         description="What stands before the fraction of a number. With a comma the delimiter is another.",
+    )
+    thousands: Literal["", ",", ".", "'", "’", " ", "\u00a0", "\u202f"] = Field(
+        default="",
+        exclude_if=operator.not_,
+        description="What stands between groups of three digits, as in 1,234.50. Empty: nothing.",
+    )
+    units: tuple[str, ...] = Field(
+        default=(),
+        exclude_if=operator.not_,
+        description="Signs before or after a number that are passed over, such as `$` or `%`: 45 % is read as 45.",
     )
     delimiter: str = Field(default=",", min_length=1, max_length=1, description="Character between two values.")
     quote: str = Field(default='"', min_length=1, max_length=1, description="Character around a value, doubled inside.")
@@ -48,6 +60,18 @@ class CsvOptions(Frozen):
         le=1 << 30,
         description="The longest row that is certain to be read. So much text is parsed at a time, and held in memory.",
     )
+
+    @property
+    def numbers(self) -> NumberFormat:
+        return NumberFormat(self.decimal, self.thousands, self.units)
+
+    @field_validator("units")
+    @classmethod
+    def _are_units(cls, units: tuple[str, ...]) -> tuple[str, ...]:
+        for each in units:
+            if not each.strip() or re.search(r"[0-9+.,-]", each):
+                raise ValueError(f"{each!r} is no unit: a sign or letters, without digits, signs and points")
+        return units
 
     @field_validator("timestamp_formats")
     @classmethod
@@ -72,6 +96,8 @@ class CsvOptions(Frozen):
 
     @model_validator(mode="after")
     def _a_comma_is_one_thing(self) -> Self:
+        if self.decimal == self.thousands:
+            raise ValueError("decimal and thousands are the same character")
         if self.decimal == self.delimiter:
             raise ValueError("delimiter and decimal are both a comma: name the character between two values")
         return self

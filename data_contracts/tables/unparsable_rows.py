@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.store.quarantine_limit import limit_advice
-from headway.data_contracts.tables.csv_files import csv_names, csv_texts, row_number
+from headway.data_contracts.tables.csv_files import csv_names, csv_texts, is_written, read_written, row_number
 from headway.data_contracts.tables.json_files import json_batches, json_columns
 from headway.data_contracts.tables.source_spec import CsvOptions, SourceSpec
 from headway.data_contracts.types.column_types import arrow_type
-from headway.data_contracts.types.text_types import TypeGuess, has_formats, read_timestamps
+from headway.data_contracts.types.text_types import TypeGuess
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,7 +79,7 @@ def tolerant_columns(
         return json_columns(path, where, declared, lambda *_: None, valueless)
     names = csv_names(path, where, spec.csv)
     guesses = {
-        name: TypeGuess(name, spec.csv.decimal, spec.csv.timestamp_formats) for name in names if name not in declared
+        name: TypeGuess(name, spec.csv.numbers, spec.csv.timestamp_formats) for name in names if name not in declared
     }
     for batch in csv_texts(path, where, spec.csv, names, lambda _: None):
         for name, guess in guesses.items():
@@ -222,8 +222,8 @@ def _parsed(texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> pa.Array
 
     if not len(texts):
         return pa.array([], kind)
-    if has_formats(kind, options.timestamp_formats):
-        return read_timestamps(texts.cast(pa.string()), kind, options.timestamp_formats)
+    if is_written(kind, options):
+        return read_written(texts.cast(pa.string()), kind, options)
     lines = b"".join(b'"%s",\n' % value.replace(b'"', b'""') for value in texts.to_pylist())
     table = csv.read_csv(
         io.BytesIO(lines),

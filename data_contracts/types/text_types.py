@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.types.column_types import arrow_type
+from headway.data_contracts.types.written_numbers import PLAIN, NumberFormat, plain_numbers, units_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,19 +35,24 @@ class TypeGuess:
     """Watches the texts of one column.
 
     Args:
-        decimal: what stands before the fraction of a number.
+        numbers: how numbers are written.
         timestamp_formats: how dates and times are written, besides ISO 8601.
     """
 
-    def __init__(self, name: str, decimal: str = ".", timestamp_formats: Sequence[str] = ()) -> None:
-        self._name, self._decimal, self._formats = name, decimal, timestamp_formats
+    def __init__(self, name: str, numbers: NumberFormat = PLAIN, timestamp_formats: Sequence[str] = ()) -> None:
+        self._name, self._numbers, self._formats = name, numbers, timestamp_formats
         self._left = list(CANDIDATES)
         self._has_value = False
+        self._units: set[str] = set()
 
     def see(self, texts: pa.Array) -> None:
         values = texts.drop_null()
         self._has_value = self._has_value or len(values) > 0
-        self._left = [kind for kind in self._left if _are(values, kind, self._decimal, self._formats)]
+        self._left = [kind for kind in self._left if _are(values, kind, self._numbers, self._formats)]
+        if self._numbers.units and {"int64", "double"} & {*self._left}:
+            self._units |= units_of(values, self._numbers)
+            if len(self._units) > 1:  # dollars and euros are not one number
+                self._left = [kind for kind in self._left if kind not in ("int64", "double")]
 
     def type_name(self, where: str, valueless: str = "") -> str:
         """Arguments and errors as of `guessed`."""
@@ -140,17 +146,19 @@ def _pattern(text_format: str) -> str:
     return rf"\A{''.join(itertools.chain(*itertools.zip_longest(literals, values, fillvalue='')))}\z"
 
 
-def _are(values: pa.Array, kind: str, decimal: str, timestamp_formats: Sequence[str]) -> bool:
+def _are(values: pa.Array, kind: str, numbers: NumberFormat, timestamp_formats: Sequence[str]) -> bool:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if kind in ("int64", "double") and not numbers.is_plain:
+        values = plain_numbers(values, numbers)
     if kind in ("int64", "double") and pc.any(pc.match_substring_regex(values, CODES)).as_py():
         return False
-    if kind == "double" and decimal != ".":
+    if kind == "double" and numbers.decimal != "." and numbers.is_plain:
         # A dot would part thousands then, and is in no number that the reader takes.
         if pc.any(pc.match_substring(values, ".")).as_py():
             return False
-        values = pc.replace_substring(values, decimal, ".")
+        values = pc.replace_substring(values, numbers.decimal, ".")
     if kind == "timestamp[us]":
         values = values.filter(_in_formats(values, timestamp_formats).is_null())
     try:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headway.data_contracts.engine.verdicts import is_accepted, is_evaluated, with_first_row
+from headway.data_contracts.engine.verdicts import NOT_EVALUATED, is_accepted, is_evaluated, with_first_row
 from headway.data_contracts.report.quarantined_rows import QuarantineSample, sample_quarantine
 from headway.data_contracts.rules.contract import Contract, load_contract
 from headway.data_contracts.scans.freshness import evaluate_freshness
@@ -35,6 +35,9 @@ from headway.tasks.rows.first_rows import require_classes, require_enough_rows
 from headway.tasks.rows.pipeline_split import pipeline_label, pipeline_split
 from headway.tasks.stages.validate import label_leaks
 from headway.training.config.shards import ShardSpec
+
+MOST_UNEVALUATED = 5
+"""Rules that compare with an accepted snapshot where there is none: more of them are named in one line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,9 +225,17 @@ def print_checked(checked: CheckResult, console: Console | None = None, *, repor
         word, f" {receipt.contract_name} {receipt.contract_version}{warned}   {rows} in {files}{suffix}\n", sep=""
     )
     table = Table("verdict", "rule", "expectation", "observed", box=None, padding=(0, 2, 0, 0))
+    waiting = [verdict for verdict in checked.verdicts if not is_evaluated(verdict)]
+    # A wide table has one for each column, which would push out of sight what broke and what held.
+    is_folded = len(waiting) > MOST_UNEVALUATED
     for verdict in sorted(checked.verdicts, key=_urgency):
+        if is_folded and not is_evaluated(verdict):
+            continue
         table.add_row(_mark(verdict), verdict.rule_id, verdict.description, with_first_row(verdict))
     print_table(console, table)
+    if is_folded:
+        names = f"{waiting[0].rule_id}, {waiting[1].rule_id} and {len(waiting) - 2} more"
+        console.print(Text(f"\n– {NOT_EVALUATED}, for {names}: a retrain accepts the first one", style="yellow"))
     for leak, advice in label_leaks(receipt).items():
         console.print(Text(f"\n! {leak}. {advice}.", style="yellow"))
     if checked.warning:

@@ -344,6 +344,15 @@ def _print_written_as(drafted: ContractDraft, console: Console) -> None:
     options = ", ".join(f"--{name.replace('_', '-')}" for name in found)
     others = f"; found in the first lines: {options} {'says' if len(found) == 1 else 'say'} another" if found else ""
     console.print(Text(one_line(f"read as      {line}{others}")))
+    if csv.skip_rows:
+        line = (
+            f"{count(csv.skip_rows, 'line')} above the header passed over: `source.csv.skip_rows` of the pipeline file"
+        )
+        console.print(Text(one_line(f"             {line}"), style="yellow"))
+    if not csv.numbers.is_plain:
+        marks = [*([f"{csv.thousands!r} between thousands"] if csv.thousands else ()), *map(repr, csv.units)]
+        line = f"numbers      read without {' and '.join(marks)}: `source.csv.thousands` and `units` say it"
+        console.print(Text(one_line(line)))
     if gaps := [each for each in csv.nulls if each]:
         line = f"{' and '.join(map(repr, gaps))} among numbers {'is a gap' if len(gaps) == 1 else 'are gaps'}"
         elsewhere = "in every other column, too: `source.csv.nulls` of the pipeline file says it"

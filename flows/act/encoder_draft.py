@@ -19,7 +19,13 @@ RECIPES = {
     "tabular": "tabular-classifier",
 }
 """Kind of encoder to the recipe that comes with Headway, where it is no number that is predicted."""
-LABEL_NAMES = re.compile(r"(.*_)?(label|labels|target|class|outcome|y)")
+LABEL_NAMES = (
+    re.compile(r"(.*[ _.-])?(labels?|targets?|class|outcome|response)([ _.-]label)?|y"),
+    # Of these one may be an input as well, so that a column of the names above comes first.
+    re.compile(r"(.*[ _.-])?(default(ed)?|survived|diagnosis|species|fraud(ulent)?|converted|result)"),
+    re.compile(r"default[ _.-].*"),
+)
+"""What a column to predict is mostly called, the surest first."""
 LONG_TEXT_CHARS = 200
 """Longer texts are something to read, shorter ones are names and codes."""
 MOST_CATEGORIES, LEAST_ROWS_OF_ONE = 1000, 20
@@ -83,12 +89,20 @@ def draft_encoder(
     if texts:
         longest = max(texts, key=lambda column: column.max_length or 0)
         return {"kind": "byte-pair", "column": longest.name, "vocab_size": 2048, "sequence_tokens": 256}
-    guessed = next((column for column in usable if is_label_name(column.name) and _kind_of(column)), None)
+    named = [(_label_rank(column.name), place) for place, column in enumerate(usable) if _kind_of(column)]
+    rank, place = min(named, default=(len(LABEL_NAMES), 0))
+    guessed = usable[place] if rank < len(LABEL_NAMES) else None
     return _tabular(usable, guessed) or {"kind": "tabular", "categorical": [profile.columns[0].name]}
 
 
 def is_label_name(name: str) -> bool:
-    return bool(LABEL_NAMES.fullmatch(name.lower()))
+    return _label_rank(name) < len(LABEL_NAMES)
+
+
+def _label_rank(name: str) -> int:
+    """How sure the name is, from 0; as many as there are patterns: it is none."""
+    ranks = (rank for rank, pattern in enumerate(LABEL_NAMES) if pattern.fullmatch(name.lower()))
+    return next(ranks, len(LABEL_NAMES))
 
 
 def label_facts(profile: TableProfile, encoder: Mapping[str, Any], *, is_given: bool) -> LabelFacts | None:

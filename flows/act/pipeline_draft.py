@@ -115,7 +115,7 @@ def _shards(
         perhaps = f" (`{likely}`, perhaps)" if likely else ""
         yield (
             "    ",
-            f"DECIDE: `label: COLUMN`, the column to predict{perhaps}; none is called label, target, class or y.",
+            f"DECIDE: `label: COLUMN`, the column to predict{perhaps}; no name tells.",
         )
         yield "    ", "Take it out of `numeric` or `categorical`: a column goes to one place."
     if is_partitioned:

@@ -128,7 +128,7 @@ class RetrainSummary(BaseModel):
                 name: f"{interval} on {self.num_examples:,} held-out examples" + f"; {beside}" * bool(beside),
                 "also": ", ".join(f"{name} {value:.4g}" for name, value in others.items()),
                 "why": self.reason,
-                "asked for by": self.note,
+                "note": self.note,
                 "bits": inexact_line(self),
                 "steps": "" if self.steps is None else self.steps.line(),
                 "made": ", ".join(self.stages_run),

@@ -137,7 +137,7 @@ def find_or_make(
         while True:
             # In the place of a workspace that went away nothing would be found, and everything be made again.
             context.workspace.require_there()
-            found = _find_and_renew(context, stage, inputs)
+            found = find_and_renew(context, stage, inputs)
             fields["found"] = found is not None
             if found is not None:
                 return found.document
@@ -169,7 +169,7 @@ def find_or_make(
         return link
 
 
-def _find_and_renew(context: RunContext, stage: str, inputs: Mapping[str, Any]) -> stages.StageRecord | None:
+def find_and_renew(context: RunContext, stage: str, inputs: Mapping[str, Any]) -> stages.StageRecord | None:
     found = find_intact(context, stage, inputs)
     # The flow run may use it for hours, and `headway clean` removes what was not used for long.
     if found is not None and not context.workspace.renew(stages.record_path(stage, found.key)):

@@ -9,8 +9,10 @@ import shlex
 import shutil
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -24,13 +26,23 @@ from headway.tasks.core.gangs import run_stepless
 from headway.tasks.core.run_result import checkpoint_here
 from headway.tasks.registry import mlflow_store, model_refs
 from headway.training.checkpoint.layout import run_folder
+from headway.training.config.encoder_specs import TabularEncoderSpec
+from headway.training.data.encode.data_shape import classes_of
+from headway.training.data.encode.table_statistics import table_statistics
 from headway.training.graph_check import check
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.programs.export import GRAPH, INPUT_EXAMPLE, OUTPUT_EXAMPLE, WEIGHTS
+from headway.training.recipes.built_in import BUILT_IN
+
+if TYPE_CHECKING:
+    from mlflow.models import ModelSignature
+    from numpy.typing import NDArray
 
 SERVED_BY = Path(__file__).with_name("served_graph.py")
 GRAPH_CHECK = Path(check.__file__).parent
 """The package that `served_graph` imports."""
+CONFIG = "config.json"
+"""Among the weights: what builds the model, and what its encoder learnt."""
 REQUIRED = ("mlflow", "numpy", "torch")
 IN_A_VERSION = re.compile(r"(?P<folder>models/[^/]+/[^/]+)/(?P<file>.+)")
 """The path of a registered file."""
@@ -97,21 +109,21 @@ def save_model(exported: Path, lineage: dict[str, str], target: Path) -> None:
     """
     mlflow_store.quiet_mlflow()
     import mlflow.pyfunc
-    import numpy as np
-    from mlflow.models import ModelSignature
-    from mlflow.types import Schema, TensorSpec
 
-    given, made = (np.load(exported / name, allow_pickle=False) for name in (INPUT_EXAMPLE, OUTPUT_EXAMPLE))
-    inputs, outputs = (Schema([TensorSpec(array.dtype, (-1,) * array.ndim)]) for array in (given, made))
+    rows = _rows_of(exported)
+    config = {} if rows is None else {"config_sha256": sha256_file(exported / WEIGHTS / CONFIG)}
+    # What the graph itself reads, of a model that is asked with rows as the source has them.
+    graph_example = {} if rows is None else {"example": str(exported / INPUT_EXAMPLE)}
+    signature, example = _of_arrays(exported) if rows is None else _of_rows(*rows)
     with mlflow_store.knowing_packages(REQUIRED):
         mlflow.pyfunc.save_model(
             target,
             python_model=str(SERVED_BY),
-            artifacts={"graph": str(exported / GRAPH)},
+            artifacts={"graph": str(exported / GRAPH), **graph_example},
             code_paths=[str(GRAPH_CHECK)],
-            model_config={"graph_sha256": sha256_file(exported / GRAPH)},
-            signature=ModelSignature(inputs=inputs, outputs=outputs),
-            input_example=given,
+            model_config={"graph_sha256": sha256_file(exported / GRAPH), **config},
+            signature=signature,
+            input_example=example,
             # Said, not inferred: inference starts a process and asks a package index.
             pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in REQUIRED],
         )
@@ -121,6 +133,50 @@ def save_model(exported: Path, lineage: dict[str, str], target: Path) -> None:
     shutil.copytree(exported / WEIGHTS, target / WEIGHTS)
     (target / "lineage.json").write_text(json.dumps(lineage, indent=1, sort_keys=True) + "\n")
     _describe(lineage, target)
+
+
+def _of_arrays(exported: Path) -> tuple[ModelSignature, NDArray[Any]]:
+    import numpy as np
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema, TensorSpec
+
+    given, made = (np.load(exported / name, allow_pickle=False) for name in (INPUT_EXAMPLE, OUTPUT_EXAMPLE))
+    inputs, outputs = (Schema([TensorSpec(array.dtype, (-1,) * array.ndim)]) for array in (given, made))
+    return ModelSignature(inputs=inputs, outputs=outputs), given
+
+
+def _of_rows(row: dict[str, Any], answers: tuple[str, ...]) -> tuple[ModelSignature, Any]:
+    """Of any type: the encoder knows better than MLflow which integers are numbers and which gaps it may fill."""
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, Schema
+    from mlflow.types.schema import AnyType
+    from pandas import DataFrame  # type: ignore[import-untyped]
+
+    inputs, outputs = (Schema([ColSpec(AnyType(), name) for name in names]) for names in (row, answers))
+    return ModelSignature(inputs=inputs, outputs=outputs), DataFrame([row])
+
+
+def _rows_of(exported: Path) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+    """A row as the source might have it, and the columns of an answer; None: it is no table's, or a recipe of one's
+    own, of which nobody else knows how it calls its model."""
+    path = exported / WEIGHTS / CONFIG
+    model = json.loads(path.read_bytes())["model"] if path.exists() else {}
+    if model.get("recipe") not in BUILT_IN or model["encoder"]["kind"] != "tabular":
+        return None
+    fitted = model["encoder"]["fitted"]
+    spec = TabularEncoderSpec.model_validate(model["encoder"]["spec"])
+    learnt, classes = table_statistics(spec, fitted), classes_of(spec, fitted)
+    row = {
+        **{each.column: each.mean for each in learnt.numeric},
+        **{each.column: _moment(each.first_us, is_zoned=each.is_zoned) for each in learnt.times},
+        **{each.column: next(iter(each.values), "") for each in learnt.categorical},
+    }
+    return row, ("prediction", *(f"p({name})" for name in classes))
+
+
+def _moment(unix_us: int, *, is_zoned: bool) -> str:
+    moment = datetime.fromtimestamp(unix_us / 1e6, UTC)
+    return (moment if is_zoned else moment.replace(tzinfo=None)).isoformat()
 
 
 def _describe(lineage: dict[str, str], target: Path) -> None:
@@ -133,6 +189,7 @@ def _describe(lineage: dict[str, str], target: Path) -> None:
     served = description["flavors"]["python_function"]
     served["model_code_path"] = SERVED_BY.name
     # MLflow writes down the absolute path that the graph came from, on the machine that saved it.
-    served["artifacts"] = {"graph": {"path": f"{ARTIFACTS}/{GRAPH}", "uri": f"{ARTIFACTS}/{GRAPH}"}}
+    for each in served["artifacts"].values():
+        each["uri"] = each["path"]
     description["flavors"]["pytorch"] = {"code": None, "model_data": ARTIFACTS, "pytorch_version": version("torch")}
     path.write_text(yaml.safe_dump(description))

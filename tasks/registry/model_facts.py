@@ -16,10 +16,11 @@ from headway.data_contracts.store.errors import ConfigError, IntegrityError, sho
 from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.strict_yaml import parse_yaml
-from headway.tasks.registry.model_export import name_in_model, registered_graph
+from headway.tasks.registry.model_export import ARTIFACTS, name_in_model, registered_graph
 from headway.tasks.registry.promotion_decision import Subject
 from headway.tasks.registry.promotion_spec import PromotionSpec
 from headway.training.graph_check.safe_graph import require_safe_graph
+from headway.training.programs.export import INPUT_EXAMPLE
 
 TIMED_GRAPH = Path(__file__).with_name("timed_graph.py")
 CALLS = 100
@@ -106,14 +107,17 @@ def latency_of(workspace: Workspace, registration: Registration) -> float:
     example = _example(workspace, registration, description)
     if example is None:
         raise IntegrityError("no input example is registered.", where=registration.link.short)
-    dtype = _input_dtype(registration, description)
+    # Of a table, MLflow's own example is a row as the source has it, and this what the graph is called with.
+    encoded = _read(workspace, registration, f"{ARTIFACTS}/{INPUT_EXAMPLE}")
+    dtype = "" if encoded is not None else _input_dtype(registration, description)
     with scratch_folder("headway-latency-") as folder:
         graph = folder / "model.pt2"
         registered = registered_graph(registration)
         workspace.copy_out(registered, graph)
         require_safe_graph(graph, registered.path)
-        (folder / "example.json").write_bytes(example)
-        command = [sys.executable, "-P", str(TIMED_GRAPH), str(graph), str(folder / "example.json"), dtype, str(CALLS)]
+        given = folder / "example"
+        given.write_bytes(example if encoded is None else encoded)
+        command = [sys.executable, "-P", str(TIMED_GRAPH), str(graph), str(given), dtype, str(CALLS)]
         try:
             done = subprocess.run(command, capture_output=True, timeout=WITHIN_S, cwd=folder, text=True)
         except subprocess.TimeoutExpired as error:

@@ -1,5 +1,5 @@
 """What plain MLflow runs to serve a registered model. A copy goes with every model; it imports nothing of Headway but
-the check of the graph, of which a copy goes along too.
+the check of the graph, of which a copy goes along too; and the encoder of a table, where Headway is installed.
 
 `mlflow.pytorch` gives the same graph to torch without that check, and only where unpickling is allowed: its own check
 demands an example input that is a pickle. MLflow's way without one is source such as this.
@@ -8,6 +8,7 @@ demands an example input that is a pickle. MLflow's way without one is source su
 from __future__ import annotations
 
 import hashlib
+import importlib
 import io
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,14 @@ import mlflow
 import numpy as np
 from mlflow.pyfunc import PythonModel
 
+NO_ENCODER = (
+    "rows as the source has them are encoded by Headway, which is not installed here. Install it, or give "
+    "`unwrap_python_model().predict` an array of encoded rows."
+)
+
 
 class ServedGraph(PythonModel):  # type: ignore[misc]
-    """A `torch.export` graph: an array in, an array out."""
+    """A `torch.export` graph: an array in, an array out. Of a table, rows in and predictions out, where Headway is."""
 
     def load_context(self, context: Any) -> None:
         """Raises `ValueError`: the graph is not the registered one, or could run code when it is loaded."""
@@ -32,13 +38,38 @@ class ServedGraph(PythonModel):  # type: ignore[misc]
             raise ValueError("the graph is not the one that was registered: its SHA-256 is another.")
         check_graph(data)
         self._graph = torch.export.load(io.BytesIO(data)).module()
+        self._config, self._table = b"", None
+        if wanted := context.model_config.get("config_sha256"):
+            self._where = Path(context.artifacts["graph"]).parents[1] / "weights" / "config.json"
+            self._config = self._where.read_bytes()
+            if hashlib.sha256(self._config).hexdigest() != wanted:
+                raise ValueError("the description is not the one that was registered: its SHA-256 is another.")
 
-    def predict(self, model_input: np.ndarray, params: dict[str, Any] | None = None) -> np.ndarray:
+    # MLflow takes other hints for what it should check rows against.
+    def predict(self, model_input: np.ndarray, params: dict[str, Any] | None = None) -> Any:
+        """Args:
+        model_input: encoded rows; or a pandas frame of rows as the source has them.
+        """
         import torch
 
+        rows: Any = model_input
+        if self._config and not isinstance(rows, np.ndarray):
+            return self._table_model().predict(rows).to_pandas()
         with torch.inference_mode():
             made: np.ndarray = self._graph(torch.as_tensor(model_input)).numpy()
         return made
+
+    def _table_model(self) -> Any:
+        """Raises `ImportError`: Headway is not installed."""
+        if self._table is None:
+            try:
+                # Of whoever serves the model: the copy of this file imports nothing of Headway for a graph alone.
+                serving = importlib.import_module("headway.tasks.serving.prediction")
+            except ImportError as error:
+                raise ImportError(NO_ENCODER) from error
+            version = serving.ModelVersion("served by MLflow", "", hashlib.sha256(self._config).hexdigest())
+            self._table = serving.described_table_model(self._config, str(self._where), self._graph, version)
+        return self._table
 
 
 mlflow.models.set_model(ServedGraph())

@@ -1,6 +1,6 @@
 """How long one call of a registered graph takes: a process of its own, which imports nothing of Headway.
 
-python timed_graph.py GRAPH EXAMPLE DTYPE CALLS    prints one JSON object
+python timed_graph.py GRAPH EXAMPLE DTYPE CALLS    prints one JSON object; of no DTYPE the example is an array's file
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ def main() -> None:
     # With more threads the figure would depend on what else the machine does, and how many cores it has.
     torch.set_num_threads(1)
     called = torch.export.load(graph).module()
-    given = torch.as_tensor(np.asarray(json.loads(Path(example).read_bytes()), dtype=dtype))
+    if dtype:
+        array = np.asarray(json.loads(Path(example).read_bytes()), dtype=dtype)
+    else:
+        array = np.load(example, allow_pickle=False)
+    given = torch.as_tensor(array)
     took_s = []
     with torch.inference_mode():
         for number in range(WARM_UP_CALLS + int(calls)):

@@ -23,7 +23,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.notebook_card import notebook_card
 from headway.data_contracts.types.report_text import count
 from headway.tasks.registry import model_refs
-from headway.tasks.registry.model_export import ARTIFACTS, naming_the_copy, registered_graph
+from headway.tasks.registry.model_export import ARTIFACTS, CONFIG, naming_the_copy, registered_graph
 from headway.tasks.serving.exported_model import ADVICE, exported_file, parse_model_config, read_exported
 from headway.tasks.serving.rows_to_predict import ROWS, as_table, rows_with_all_values, with_fitted_types
 from headway.training.config.encoder_specs import ENCODER_SPEC, BytePairSpec, EncoderSpec, TabularEncoderSpec
@@ -51,8 +51,6 @@ MAX_COLUMNS_SHOWN = 12
 WINDOWS_AT_ONCE = 16
 """Bounds the memory of a call."""
 OnMissing = Literal["refuse", "null"]
-CONFIG = "config.json"
-"""Among the weights: what builds the model, and what its encoder learnt."""
 MISSING = "Fill it in, leave such rows out, or have `predict(rows, on_missing='null')` answer null for them."
 
 
@@ -336,20 +334,26 @@ def load_exported_table_model(folder: Path) -> TableModel:
     found = read_exported(folder)
     registration = found.registration
     data = exported_file(folder, registration, f"/{WEIGHTS}/{CONFIG}")
-    config = parse_model_config(data, str(folder / CONFIG))
-    encoder = config.encoder
-    table = _require_table(_encoder_spec(encoder.spec, str(folder / CONFIG)), str(folder))
-    recipe = None
-    if config.recipe in BUILT_IN:
-        recipe = load_recipe(config.recipe, config.fields, data_shape(encoder.spec, encoder.fitted))
+    version = ModelVersion(registration.model, found.version, registration.sha256)
     graph_bytes = exported_file(folder, registration, f"/{ARTIFACTS}/{GRAPH}")
-    return _table_model(
-        ModelVersion(registration.model, found.version, registration.sha256),
-        table,
-        encoder.fitted,
-        graph=load_graph(graph_bytes, str(folder / GRAPH)),
-        recipe=recipe,
-    )
+    return described_table_model(data, str(folder / CONFIG), load_graph(graph_bytes, str(folder / GRAPH)), version)
+
+
+def described_table_model(config: bytes, where: str, graph: nn.Module, version: ModelVersion) -> TableModel:
+    """Args:
+    config: the description among the weights, its digest checked.
+
+    Raises:
+        ConfigError: no model of tables.
+        IntegrityError: it is no description.
+    """
+    described = parse_model_config(config, where)
+    encoder = described.encoder
+    table = _require_table(_encoder_spec(encoder.spec, where), where)
+    recipe = None
+    if described.recipe in BUILT_IN:
+        recipe = load_recipe(described.recipe, described.fields, data_shape(encoder.spec, encoder.fitted))
+    return _table_model(version, table, encoder.fitted, graph=graph, recipe=recipe)
 
 
 def _encoder_spec(value: Json, where: str) -> EncoderSpec:

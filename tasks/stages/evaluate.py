@@ -332,7 +332,7 @@ def page_facts(bench: ScoringHarness, run: RunSpec, report: EvaluationReport, mo
         class_names=tuple(bench.class_names(run)) if has_outputs and report.class_figures is not None else (),
         links=(
             *pages,
-            ("Data", f"../{document_path(receipt.snapshot)}", f"files of snapshot {receipt.snapshot.short}"),
+            ("Data", f"../{document_path(receipt.snapshot)}", f"files of {receipt.snapshot.short}"),
             ("Shards", f"../{document_path(report.manifest)}", report.manifest.short),
             ("Run", f"../{run_folder(run.link)}/", run.link.short),
             # Its card is written when it is registered, and the registration names this report.

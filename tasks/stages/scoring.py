@@ -31,6 +31,7 @@ from headway.tasks.registry.model_export import registered_graph
 from headway.tasks.rows.heldout_parts import Parts, parts_of, ranking_fraction
 from headway.tasks.rows.slices import SliceBy, labels_of
 from headway.tasks.rows.source_rows import source_rows
+from headway.tasks.stages.baseline_scores import found_baselines, keep_baselines, sums_of
 from headway.tasks.stages.shard import accepted_files, shards_under
 from headway.training.checkpoint.layout import run_folder
 from headway.training.config.encoder_specs import ENCODER_SPEC, EncoderSpec, TabularEncoderSpec
@@ -97,7 +98,18 @@ class ScoringHarness:
             IntegrityError: its checkpoint is not what was verified.
         """
         require_files(self.context, candidate)
-        return self._run_ranks(candidate, candidate.run.manifest, baselines=baselines, details=details)
+        run, boosted_trees = candidate.run, self._fits_trees(candidate.run)
+        found = found_baselines(self.context, run, boosted_trees=boosted_trees) if baselines else None
+        scores = self._run_ranks(candidate, run.manifest, baselines=baselines and found is None, details=details)
+        if found is not None and found.examples == scores.examples:
+            return dataclasses.replace(scores, baselines=sums_of(found))
+        if baselines:
+            keep_baselines(self.context, run, scores.examples, scores.baselines, boosted_trees=boosted_trees)
+        return scores
+
+    def _fits_trees(self, run: RunSpec) -> bool:
+        # Beside themselves they would say nothing.
+        return self.boosted_trees and not training_spec(run).grows_trees
 
     def score_champion(
         self, champion: Link, today: RunSpec, details: DetailsRequest | None = None
@@ -267,8 +279,7 @@ class ScoringHarness:
             run=candidate.run.sha256,
             manifest=manifest.sha256,
             baselines=baselines,
-            # Beside themselves they would say nothing.
-            boosted_trees=baselines and self.boosted_trees and not training_spec(candidate.run).grows_trees,
+            boosted_trees=baselines and self._fits_trees(candidate.run),
             graph=graph,
         )
         run_dir = workspace.local_path(f"{run_folder(candidate.run.link)}/{self.folder}/{manifest.sha256[:16]}")

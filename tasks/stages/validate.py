@@ -256,7 +256,7 @@ def page_links(receipt: ContractReceipt) -> tuple[PageLink, ...]:
     baseline, quarantine = receipt.baseline, receipt.quarantine
     return (
         PageLink("Source", f"../{place_path(receipt.snapshot)}", "where its files lay"),
-        PageLink("Data", f"../{document_path(receipt.snapshot)}", f"files of snapshot {receipt.snapshot.short}"),
+        PageLink("Data", f"../{document_path(receipt.snapshot)}", f"files of {receipt.snapshot.short}"),
         PageLink("Contract text", f"../{receipt.contract.path}", f"{receipt.contract_name} {receipt.contract_version}"),
         *(
             []

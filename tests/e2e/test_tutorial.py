@@ -25,8 +25,11 @@ from torch.nn import functional
 import headway
 from headway.data_contracts.store.documents import ShardManifest
 from headway.data_contracts.store.errors import ConfigError, DataError, IntegrityError
+from headway.data_contracts.store.publication import Workspace
 from headway.flows.act.export import export_model
 from headway.flows.act.predict import predict
+from headway.tasks.registry import model_refs
+from headway.tasks.registry.model_facts import latency_of
 from tests.pages import block
 from tests.training.forked_gangs import forked_gangs
 
@@ -114,6 +117,23 @@ def test_the_lines_that_use_a_champion_of_tables_work(churn: Churn, monkeypatch:
     assert made.column_names == ["prediction", "p(no)", "p(yes)"] and made.num_rows == NUM_ROWS
     right = np.array(made["prediction"]) == np.array(churn.rows()["churned"])
     assert right.mean() > 0.8
+
+
+def test_plain_mlflow_answers_rows_as_the_source_has_them(churn: Churn, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+
+    monkeypatch.setattr(sys, "path", [*sys.path])  # MLflow puts the model's code there
+    uri = f"sqlite:///{churn.root / 'workspace' / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    mlflow.set_tracking_uri(uri)
+    served = mlflow.pyfunc.load_model("models:/churn@champion")
+    rows = pd.read_csv(churn.root / "data" / "churn.csv")  # gaps and texts, and numbers as pandas has them
+    pd.testing.assert_frame_equal(served.predict(rows), churn.model().predict(rows).to_pandas())
+    example = served.input_example
+    assert served.predict(example)["prediction"].item() in ("yes", "no")
+    registration = model_refs.champion(Workspace(str(churn.root / "workspace")), "churn")
+    assert registration is not None
+    assert latency_of(Workspace(str(churn.root / "workspace")), registration[1]) > 0
 
 
 def test_the_lines_that_use_a_champion_of_text_work(project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
-"""What a straight line makes of a table, for scale: ridge regression, or logistic regression of classes.
+"""What a straight line makes of a table or of pictures, for scale: ridge regression, or logistic regression of classes.
 
-Numbers are standardised and categories one-hot, and weights are held small by one squared norm (Hoerl and Kennard,
-1970), as scikit-learn's defaults have it. In float64 on one processor: the same rows give the same weights.
+Numbers and pixels are standardised and categories one-hot, and weights are held small by one squared norm (Hoerl and
+Kennard, 1970), as scikit-learn's defaults have it. In float64 on one processor: the same rows give the same weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headway.training.config.shapes import TabularNumberShape, TabularShape
+from headway.training.config.shapes import ImageShape, TabularNumberShape, TabularShape
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.evaluation.measures import LABEL
 from headway.training.evaluation.scorers import Columns, Measured, Predict
@@ -26,17 +26,27 @@ MAX_CELLS = 1 << 23
 """Of the rows to fit on with their columns, at most: 64 MB."""
 MAX_ONE_HOT = 256
 """Ids of a categorical column, at most; one with more is left out, for most of its weights would rest on few rows."""
+MAX_PIXELS = 1024
+"""Of a picture with all its channels: of a larger one the means of equal parts are read."""
+MAX_PIXEL_CELLS = 1 << 22
+"""Of the pictures to fit on with their pixels: some seconds of one core."""
+MAX_PICTURES_BYTES = 1 << 28
+"""Of the pictures to fit on, as they are read."""
+ROWS_AT_ONCE = 256
 MAX_ITERATIONS = 300
 TOLERANCE = 1e-5
 """Of the mean gradient: the figure is for scale, and has changed no digit that is shown for long."""
 
 
 def fitted_linear_model(
-    reader: ShardReader, shape: TabularShape | TabularNumberShape, *, on_part: Callable[[], None] = lambda: None
+    reader: ShardReader,
+    shape: TabularShape | TabularNumberShape | ImageShape,
+    *,
+    on_part: Callable[[], None] = lambda: None,
 ) -> Predict:
     """The model, fitted on rows of the training split that `reader` reads."""
-    features = Features(shape)
-    num_rows = min(reader.num_rows, MAX_ROWS, max(1, MAX_CELLS // features.num_columns))
+    features = Pixels(shape) if isinstance(shape, ImageShape) else Features(shape)
+    num_rows = min(reader.num_rows, MAX_ROWS, max(1, features.max_rows))
     rows = np.linspace(0, reader.num_rows - 1, num_rows).astype(np.int64)
     columns = reader.gather(rows)
     inputs = features.standardised(columns)
@@ -56,6 +66,7 @@ class Features:
         self._one_hot = {place: size for place, size in enumerate(shape.cardinalities) if size <= MAX_ONE_HOT}
         self._mean, self._deviation = torch.zeros(shape.num_numeric), torch.ones(shape.num_numeric)
         self.num_columns = shape.num_numeric + sum(self._one_hot.values()) + 1
+        self.max_rows = MAX_CELLS // self.num_columns
 
     def standardised(self, columns: Columns) -> Tensor:
         """Take mean and deviation of these rows for all rows."""
@@ -74,6 +85,48 @@ class Features:
             blocks.append(torch.nn.functional.one_hot(ids, size).double())
         blocks.append(torch.ones(len(columns[LABEL]), 1, dtype=torch.float64))
         return torch.cat(blocks, dim=1)
+
+
+class Pixels:
+    """Pictures to (rows, columns) float64: brightness by the fitted rows' deviation, and a one.
+
+    The least power of two parts each side so that no more than `MAX_PIXELS` are left.
+    """
+
+    def __init__(self, shape: ImageShape) -> None:
+        self._side = 1
+        while self._num_pixels(shape) > MAX_PIXELS:
+            self._side *= 2
+        self.num_columns = self._num_pixels(shape) + 1
+        picture_bytes = shape.channels * shape.height * shape.width
+        self.max_rows = min(MAX_PIXEL_CELLS // self.num_columns, MAX_PICTURES_BYTES // picture_bytes)
+        self._mean = torch.zeros(self.num_columns - 1, dtype=torch.float64)
+        self._deviation = torch.ones_like(self._mean)
+
+    def _num_pixels(self, shape: ImageShape) -> int:
+        return shape.channels * math.ceil(shape.height / self._side) * math.ceil(shape.width / self._side)
+
+    def standardised(self, columns: Columns) -> Tensor:
+        """Take mean and deviation of these rows for all rows."""
+        pixels = self._pooled(columns)
+        self._mean, self._deviation = pixels.mean(dim=0), pixels.std(dim=0, correction=0)
+        self._deviation[self._deviation == 0] = 1.0
+        return self(columns)
+
+    def __call__(self, columns: Columns) -> Tensor:
+        pixels = (self._pooled(columns) - self._mean) / self._deviation
+        return torch.cat((pixels, torch.ones(len(pixels), 1, dtype=torch.float64)), dim=1)
+
+    def _pooled(self, columns: Columns) -> Tensor:
+        pictures = torch.from_numpy(columns["image"])
+        if self._side > 1:
+            # In float32, a batch at a time: pictures are many times larger than what is left of them.
+            parts = [
+                torch.nn.functional.avg_pool2d(some.float(), self._side, ceil_mode=True)
+                for some in torch.split(pictures, ROWS_AT_ONCE)
+            ]
+            pictures = torch.cat(parts)
+        return pictures.reshape(len(pictures), -1).double()
 
 
 def ridge(inputs: Tensor, label: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from headway.data_contracts.store.documents import FittedState, Frozen, Link, Ru
 from headway.data_contracts.store.errors import ConfigError, IntegrityError, TrainingFailed
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.regular_files import read_regular
-from headway.training.config.shapes import TabularNumberShape, TabularShape
+from headway.training.config.shapes import ImageShape, TabularNumberShape, TabularShape
 from headway.training.config.shards import HELDOUT, TRAIN
 from headway.training.data.encode.byte_pair import TOKENIZER_FILE, token_bytes
 from headway.training.data.encode.encoders import fitted_file
@@ -287,8 +287,8 @@ def evaluate_share(
             heartbeat = Heartbeat(rank.ledger, "evaluate.baseline")
             baseline = fitted_baseline(workspace, manifest, reader, on_shard=heartbeat)
             baselines[name] = score_all(scorer, range(scorer.num_blocks), baseline, on_block=heartbeat)
-            for name, model_of_table in _models_of_tables(workspace, manifest, request, heartbeat):
-                baselines[name] = score_all(scorer, range(scorer.num_blocks), model_of_table, on_block=heartbeat)
+            for name, simple_model in _simple_models(workspace, manifest, request, heartbeat):
+                baselines[name] = score_all(scorer, range(scorer.num_blocks), simple_model, on_block=heartbeat)
     part = {"format_version": 2, "num_blocks": scorer.num_blocks, "blocks": blocks, "baselines": baselines}
     if details is None or out is None:
         return part
@@ -357,20 +357,20 @@ def _continuations(
 LINEAR, TREES = "linear model", "boosted trees"
 
 
-def _models_of_tables(
+def _simple_models(
     workspace: Workspace, manifest: ShardManifest, request: EvaluationRequest, heartbeat: Heartbeat
 ) -> Iterator[tuple[str, Predict]]:
-    """Of a table that comes in numbers and categories, by name; none of other rows."""
+    """Of pictures, and of a table that comes in numbers and categories, by name; none of other rows."""
     from headway.training.engine.run_documents import data_shape
 
     shape = data_shape(manifest, workspace.load(manifest.fitted, FittedState))
-    if not isinstance(shape, TabularShape | TabularNumberShape):
+    if not isinstance(shape, TabularShape | TabularNumberShape | ImageShape):
         return
     from headway.training.evaluation.linear_model import fitted_linear_model
 
     reader = ShardReader(workspace, manifest, TRAIN, on_shard=heartbeat)
     yield LINEAR, fitted_linear_model(reader, shape, on_part=heartbeat)
-    if request.boosted_trees:
+    if request.boosted_trees and not isinstance(shape, ImageShape):
         from headway.training.evaluation.boosted_trees import fitted_trees
 
         yield TREES, fitted_trees(reader, shape)

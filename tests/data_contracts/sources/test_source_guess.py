@@ -153,7 +153,7 @@ def test_how_a_csv_file_is_written_is_seen_in_its_first_lines(tmp_path: Path, da
         # Each is read otherwise where nothing is said.
         (b"a|b;c\n1|2;3\n", CsvChoice(delimiter="|"), {"delimiter": "|"}),
         ("ł;b\n1,5;2\n".encode("cp1250"), CsvChoice(encoding="cp1250"), {"encoding": "cp1250", "decimal": ","}),
-        (b"a;b\n1,500;2\n", CsvChoice(decimal="."), {}),
+        (b"a;b\n1,500;2\n", CsvChoice(decimal="."), {"thousands": ","}),
         (b"a b;c,d\n1 2;3,4\n", CsvChoice(delimiter=" ", decimal=","), {"delimiter": " ", "decimal": ","}),
     ],
 )
@@ -165,6 +165,53 @@ def test_what_a_person_says_of_a_csv_file_is_taken_and_the_rest_is_found(
     csv = guess_source("a.csv", base=tmp_path, given=said).spec.csv
     assert csv != found
     assert csv.model_dump(exclude_defaults=True) == {"delimiter": ";", **options}
+
+
+def lines(*rows: str) -> str:
+    return "\n".join(rows) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [
+        (lines("a,b", '"$1,234.50",1', "$7,2"), {"thousands": ",", "units": ("$",)}),
+        (lines("a;b", "1.234,50 €;5,5 %", "7,00 €;6 %"), {"decimal": ",", "thousands": ".", "units": ("€", "%")}),
+        (lines("a;b", "1'234.5;x", "7;y"), {"thousands": "'"}),
+        (lines("a;b", "1 234,5;x", "7,25;y"), {"decimal": ",", "thousands": " "}),
+        # Digits and one mark are a fraction, and telephone numbers no thousands.
+        (lines("a;b", "1,234;x", "2,345;y"), {"decimal": ","}),
+        (lines("a;b", "555 123;x", "555 124;y"), {}),
+        # Dollars and euros are not one number.
+        (lines("a;b", "$1;x", "€2;y"), {}),
+    ],
+)
+def test_how_numbers_are_written_is_seen_in_the_first_lines(tmp_path: Path, data: str, options) -> None:
+    (tmp_path / "a.csv").write_text(data)
+    found = guess_source("a.csv", base=tmp_path).spec.csv.model_dump(exclude_defaults=True)
+    assert {name: value for name, value in found.items() if name != "delimiter"} == options
+
+
+@pytest.mark.parametrize(
+    ("above", "skipped"),
+    [
+        ("", 0),
+        ("Sales of 2025, by shop\n", 1),
+        ("sep=;\n", 1),
+        ("Report 2025;;\n;;\n", 2),
+        ("# made by a tool; version 3\n\n", 2),
+    ],
+)
+@pytest.mark.parametrize("header", ["a;b;c", ";b;c"])
+def test_lines_above_the_header_are_passed_over(tmp_path: Path, above: str, skipped: int, header: str) -> None:
+    (tmp_path / "a.csv").write_text(f"{above}{header}\n" + "1;2,5;3\n" * 9)
+    found = guess_source("a.csv", base=tmp_path)
+    assert (found.spec.csv.delimiter, found.spec.csv.skip_rows) == (";", skipped)
+    assert found.has_index == header.startswith(";")
+
+
+def test_a_header_is_not_passed_over_for_a_row_that_has_more_or_fewer_values(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b,c\n1,2\n" + "1,2,3\n" * 9)
+    assert guess_source("a.csv", base=tmp_path).spec.csv.skip_rows == 0
 
 
 def test_a_decimal_comma_that_is_said_leaves_commas_no_other_part(tmp_path: Path) -> None:

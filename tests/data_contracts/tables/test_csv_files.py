@@ -203,9 +203,29 @@ def test_points_beside_decimal_commas_are_no_numbers_and_a_comma_has_one_meaning
     assert csv_columns(path, path.name, CsvOptions(delimiter=";", decimal=","), {})["a"] == "string"
     with pytest.raises(ValidationError, match="both a comma"):
         CsvOptions(decimal=",")
-    assert CsvOptions().model_dump().keys().isdisjoint({"encoding", "decimal", "timestamp_formats"}), (
-        "snapshots made before have another key"
+    added = {"encoding", "decimal", "timestamp_formats", "thousands", "units"}
+    assert CsvOptions().model_dump().keys().isdisjoint(added), "snapshots made before have another key"
+
+
+def test_numbers_are_read_without_thousands_and_units(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "price,share,count,text,mixed\n"
+        '"$1,234.50",45 %,"1,234",0012,$1\n'
+        '-$7,"3.5%","12,345,678",12,€2\n'
+        ',0 %,"1",13,3\n',
     )
+    options = CsvOptions(thousands=",", units=("$", "%", "€"))
+    kinds = {"price": "double", "share": "double", "count": "int64", "text": "string", "mixed": "string"}
+    assert csv_columns(path, path.name, options, {}) == kinds, "dollars and euros are not one number"
+    found = rows(path, options)
+    assert [row["price"] for row in found] == [1234.5, -7.0, None]
+    assert [row["share"] for row in found] == [45.0, 3.5, 0.0]
+    assert [row["count"] for row in found] == [1234, 12_345_678, 1]
+    path.write_text('price\n"1,23"\n')
+    assert csv_columns(path, path.name, options, {}) == {"price": "string"}, "a group has three digits"
+    with pytest.raises(DataError, match="row 2 of all, header included: column `price`: a value is no double"):
+        rows(path, options, price="double")
 
 
 def test_dates_are_read_as_the_formats_say_and_as_iso_8601(tmp_path: Path) -> None:

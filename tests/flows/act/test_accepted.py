@@ -82,6 +82,14 @@ def test_volume_and_drift_are_held_against_the_accepted_snapshot_or_not_judged(h
     assert {marks(alone)[rule] for rule in ("volume", "steady")} == {"– not evaluated"}
 
 
+def test_many_rules_that_compare_with_nothing_yet_are_named_in_one_line(headway: Headway, sales: Path) -> None:
+    drifts = ", ".join(f"{{id: steady-{number}, columns: [amount], max_psi: 0.2}}" for number in range(6))
+    (sales / "contract.yaml").write_text(f"{COMPARED.partition('drift')[0]}drift: [{drifts}]\n")
+    answer = headway("contract", "check", "sales.yaml")
+    assert "– not evaluated: no accepted snapshot, for volume, steady-0 and 5 more: a retrain" in answer.out
+    assert "steady-5" not in answer.out and answer.code == 0
+
+
 def test_a_breaking_change_is_refused_by_the_check_as_by_the_gate(headway: Headway, sales: Path) -> None:
     accept_what_lies_there(sales)
     (sales / "contract.yaml").write_text(COMPARED.replace("double}", "double, min: -1000}"))

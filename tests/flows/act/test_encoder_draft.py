@@ -95,6 +95,21 @@ def test_the_label_that_is_said_wins_over_one_that_is_guessed() -> None:
     assert drafted(columns, label="seats")["label_kind"] == "class"
 
 
+@pytest.mark.parametrize(
+    ("names", "label"),
+    [
+        (("default", "y"), "y"),
+        (("survived", "fare"), "survived"),
+        (("fare", "default payment next month"), "default payment next month"),
+        (("is_fraud", "Outcome"), "Outcome"),
+        (("pos_y", "fare"), None),
+    ],
+)
+def test_the_surest_name_is_the_label(names: tuple[str, ...], label: str | None) -> None:
+    columns = {"x": numbers(), **{name: [0, 1] * (NUM_ROWS // 2) for name in names}}
+    assert drafted(columns).get("label") == label
+
+
 def test_counts_are_numbers_codes_are_categories_and_so_are_texts_that_recur() -> None:
     found = drafted(
         {

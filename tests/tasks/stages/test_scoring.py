@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from headway.data_contracts.store.documents import Incomparable, Link, ShardManifest
+from headway.data_contracts.store.documents import Incomparable, Link, Registration, ShardManifest
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.store.publication import Workspace
+from headway.tasks.core.candidate import read_candidate
+from headway.tasks.stages import scoring
 from headway.training.config.shards import HELDOUT, SkewLimits
 from headway.training.data.load.shard_reader import ShardReader
+from headway.training.programs.evaluation import EvaluationRequest, Scores
 from tests.tasks.days import NUM_ROWS, TABLE, Days, columns, shards_spec
 
 pytestmark = pytest.mark.process
@@ -97,3 +101,32 @@ def test_its_shards_are_those_it_was_trained_on_while_the_data_stay_whatever_is_
     assert today.fitted != champion.fitted
     assert days.bench(spec)._encoded_for(champion, today) == champion.manifest
     assert days.bench(spec)._encoded_for(today, today) == today.manifest
+
+
+def test_simple_models_are_fitted_once_for_all_models_on_the_same_shards_and_code(
+    days: Days, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    fitted = {"class prior": {"nats": np.array([0.1, 1 / 3]), "correct": np.array([1.0, 0.0])}}
+
+    def ranks(context: Any, launch: Any, run: Any, request: EvaluationRequest, *_: Any) -> Scores:
+        asked.append(request.baselines)
+        sums = {"nats": np.array([0.5, 0.25])}
+        return Scores(examples=("0", "1"), slices=("", ""), sums=sums, baselines=fitted if request.baselines else {})
+
+    monkeypatch.setattr(scoring, "run_evaluation", ranks)
+    monkeypatch.setattr(scoring, "require_files", lambda *_: None)
+    monkeypatch.setattr(scoring, "checkpoint_here", lambda *_: "checkpoint")
+    days.write(**columns())
+    spec = shards_spec(TABLE)
+    run, bench = days.run(spec), days.bench(spec)
+    first = read_candidate(days.workspace, days.workspace.load(days.champion(run), Registration).checkpoint)
+    again = replace(first, run=run.model_copy(update={"config": run.config | {"seed": 7}}))
+    edited = replace(first, run=run.model_copy(update={"code": run.code.model_copy(update={"sha256": "0" * 64})}))
+    scores = [bench.score(each) for each in (first, again, edited)]
+    assert asked == [True, False, True], "other code may fit others"
+    for each in scores:
+        assert {name: values.tolist() for name, values in each.baselines["class prior"].items()} == {
+            "nats": [0.1, 1 / 3],
+            "correct": [1.0, 0.0],
+        }, "to the bit"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 
-from headway.training.config.shapes import TabularNumberShape, TabularShape
+from headway.training.config.shapes import ImageShape, TabularNumberShape, TabularShape
 from headway.training.evaluation.linear_model import MAX_ONE_HOT, MAX_ROWS, fitted_linear_model
 
 NUM_ROWS = 300
@@ -64,6 +64,27 @@ def test_classes_are_told_as_logistic_regression_does() -> None:
     expected = -peer.predict_log_proba(reader.features)[np.arange(NUM_ROWS), label].mean()
     assert measured["nats"].mean() == pytest.approx(expected, rel=1e-3)
     assert measured["correct"].mean() == pytest.approx(peer.score(reader.features, label), abs=0.01)
+
+
+def test_pictures_are_told_as_logistic_regression_of_their_pixels_does_and_large_ones_by_means_of_parts() -> None:
+    random = np.random.default_rng(0)
+    small = random.integers(0, 256, (NUM_ROWS, 1, 4, 5), dtype=np.uint8)
+    small[:, 0, 0, 0] = 7  # a pixel that is the same in all
+    reader = Reader(classes)
+    label = (small[:, 0, 1, 1].astype(int) + small[:, 0, 2, 2] > 255).astype(np.int32)
+    reader.columns = {"image": small, "label": label[:, None]}
+    shape = ImageShape(channels=1, height=4, width=5, num_classes=2)
+    measured = fitted_linear_model(reader, shape)(reader.columns)  # type: ignore[arg-type]
+    features = StandardScaler().fit_transform(small.reshape(NUM_ROWS, -1).astype(np.float64))
+    # Two columns of weights in place of one hold their squared norm half as much.
+    peer = LogisticRegression(C=2.0, max_iter=1000, tol=1e-8).fit(features, label)
+    expected = -peer.predict_log_proba(features)[np.arange(NUM_ROWS), label].mean()
+    assert measured["nats"].mean() == pytest.approx(expected, rel=1e-3)
+    large = np.kron(small, np.ones((1, 1, 16, 16), dtype=np.uint8))
+    reader.columns = {"image": large, "label": label[:, None]}
+    shape = ImageShape(channels=1, height=64, width=80, num_classes=2)
+    parts = fitted_linear_model(reader, shape)(reader.columns)  # type: ignore[arg-type]
+    assert parts["correct"].mean() > 0.95
 
 
 def test_it_is_fitted_on_bounded_rows_and_leaves_out_columns_of_very_many_values() -> None:

@@ -6,7 +6,7 @@ A short retrain starts five gangs, and each rank would import torch for two seco
 but imports: no thread, no code of Headway's or of a run, no seed. Each fork is told what `python -P SCRIPT` would be
 told, and is a process of its own. Where the frozen code or the environment would have led to other imports, the agent
 is started afresh instead. Guards keep their owner's lifeline, so that the server's end ends none of them; it ends with
-its owner. Started by its path: what ranks import is frozen code.
+its owner. Started by its path: what ranks import is frozen code, and what one fork compiles of it later ones find.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+import fcntl
 import gc
+import hashlib
 import importlib
 import json
+import marshal
 import os
 import runpy
 import select
@@ -24,11 +27,20 @@ import signal
 import socket
 import sys
 import traceback
+import types
 import zipfile
+import zipimport
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-PRELOADED = ("torch", "numpy", "pydantic", "fsspec", "blake3", "safetensors", "yaml")
+PRELOADED = (
+    *("torch", "numpy", "numpy.typing", "blake3", "xxhash", "safetensors.numpy", "safetensors.torch", "yaml"),
+    *("fsspec", "fsspec.implementations.local", "zoneinfo", "sysconfig", "statistics", "html", "faulthandler"),
+    # Pydantic imports each of its own modules only once it is asked for.
+    *("pydantic", "pydantic.main", "pydantic.types", "pydantic.type_adapter", "pydantic.json_schema"),
+    *("pydantic.functional_validators", "pydantic.plugin._loader", "pydantic._internal._discriminated_union"),
+    *("pydantic._internal._docs_extraction", "pydantic._internal._schema_gather"),
+)
 """What ranks of every program import, none of it Headway's. Not pyarrow, which starts a thread."""
 TOKEN = "HEADWAY_RUN_TOKEN"
 PR_SET_PDEATHSIG = 1
@@ -39,6 +51,68 @@ OF_AN_ATTEMPT = (
 )
 """Beginnings of variables that no import reads."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+
+
+class CompiledCode:
+    """What forks compiled, for those that come later: a file without a name, which each of them appends to.
+
+    A record is its digest, the key, the length and the code. One that was torn, for want of memory, ends what is read.
+    """
+
+    DIGEST_BYTES, LENGTH_BYTES = 32, 8
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._found: dict[bytes, bytes] = {}
+        self._read_to = 0
+
+    def code_of(self, source: bytes, path: str) -> types.CodeType:
+        key = hashlib.sha256(b"\0".join((os.fsencode(path), source))).digest()
+        if key not in self._found:
+            self._catch_up()
+        if (known := self._found.get(key)) is not None:
+            code: types.CodeType = marshal.loads(known)
+            return code
+        made = compile(source, path, "exec", dont_inherit=True)
+        data = marshal.dumps(made)
+        body = key + len(data).to_bytes(self.LENGTH_BYTES) + data
+        with contextlib.suppress(OSError):
+            # One call, so that no other fork's record comes between.
+            os.write(self.descriptor, hashlib.sha256(body).digest() + body)
+        return made
+
+    def _catch_up(self) -> None:
+        new = os.pread(self.descriptor, os.fstat(self.descriptor).st_size - self._read_to, self._read_to)
+        head = 2 * self.DIGEST_BYTES + self.LENGTH_BYTES
+        place = 0
+        while len(new) - place >= head:
+            length = int.from_bytes(new[place + head - self.LENGTH_BYTES : place + head])
+            record = new[place : place + head + length]
+            if hashlib.sha256(record[self.DIGEST_BYTES :]).digest() != record[: self.DIGEST_BYTES]:
+                break
+            self._found[record[self.DIGEST_BYTES : 2 * self.DIGEST_BYTES]] = record[head:]
+            place += len(record)
+        self._read_to += place
+
+
+compiled = CompiledCode(os.memfd_create("compiled"))
+fcntl.fcntl(compiled.descriptor, fcntl.F_SETFL, os.O_APPEND)
+
+
+class ArchiveImporter(zipimport.zipimporter):
+    """Python's own compiles every module of a zip twice, and in every process."""
+
+    def get_filename(self, fullname: str) -> str:
+        ending = f"{os.sep}__init__.py" if self.is_package(fullname) else ".py"
+        return f"{self.archive}{os.sep}{self.prefix}{fullname.rpartition('.')[2]}{ending}"
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        path = self.get_filename(fullname)
+        try:
+            source = self.get_data(path)
+        except OSError:  # a module without its source
+            return super().get_code(fullname)
+        return compiled.code_of(source, path)
 
 
 class ForkServer:
@@ -211,7 +285,7 @@ def _keep_streams_alone() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     for entry in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
-        if entry > 2 and entry != nowhere:
+        if entry > 2 and entry not in (nowhere, compiled.descriptor):
             with contextlib.suppress(OSError):
                 os.fstat(entry)  # the listing's own is gone
                 os.dup2(nowhere, entry, inheritable=False)
@@ -240,6 +314,7 @@ def main(owner_pid: int) -> int:
             importlib.import_module(name)
     gc.freeze()
     gc.enable()
+    sys.path_hooks[:] = [ArchiveImporter if hook is zipimport.zipimporter else hook for hook in sys.path_hooks]
     ForkServer(channel, owner).run()
     return 0
 

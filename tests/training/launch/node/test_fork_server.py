@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
+import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zipimport import zipimporter
 
 import pytest
 
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.base.process_tree import process_state, processes_with
 from headway.training.launch.base.protocol import TOKEN
-from headway.training.launch.node.forked_guards import NO_TOKEN, GuardForks, _forks, forking
+from headway.training.launch.node.forked_guards import NO_TOKEN, SERVER, GuardForks, _forks, forking
 from headway.training.launch.supervise.supervisor import supervise
 from tests.waiting import wait_until
 
@@ -164,3 +168,43 @@ def test_the_server_ends_with_what_asked_for_it(toy_run) -> None:
         assert process_state(pid) in "SR"
         assert len(list(Path(f"/proc/{pid}/task").iterdir())) == 1, "a fork would lose the others"
     assert process_state(pid) in "ZX"
+
+
+def archive(place: Path) -> Path:
+    with zipfile.ZipFile(place, "w") as file:
+        file.writestr("package/__init__.py", "NAME = __name__\n")
+        file.writestr("package/part.py", "from package import NAME\nraise ValueError(NAME)\n")
+    return place
+
+
+def test_what_one_fork_compiled_of_an_archive_the_next_one_finds(tmp_path: Path) -> None:
+    server = runpy.run_path(str(SERVER))
+    place, module = archive(tmp_path / "code.zip"), server["ArchiveImporter"]
+    theirs, ours = (server["CompiledCode"](server["compiled"].descriptor) for _ in range(2))
+    source, path = b"value = 1 / 3\n", f"{place}/module.py"
+    assert (
+        ours.code_of(source, path) == theirs.code_of(source, path) == compile(source, path, "exec", dont_inherit=True)
+    )
+    assert len(ours._found) == 0 and len(theirs._found) == 1, "the first one compiles, the second one reads"
+    assert ours.code_of(source, f"{path}x").co_filename == f"{path}x", "a traceback names the file that it lies in"
+    importer = module(str(place))
+    assert importer.get_filename("package") == zipimporter(str(place)).get_filename("package")
+    with pytest.raises(ValueError, match="package") as told:
+        exec(importer.get_code("package"), {"__name__": "package"})
+        sys.path.insert(0, str(place))
+        try:
+            exec(module(f"{place}/package").get_code("package.part"), {"__name__": "package.part"})
+        finally:
+            sys.path.remove(str(place))
+            sys.modules.pop("package", None)
+    assert str(told.traceback[-1].path) == str(place / "package" / "part.py")
+
+
+def test_code_whose_record_is_torn_is_compiled_again() -> None:
+    server = runpy.run_path(str(SERVER))
+    first, second = (server["CompiledCode"](server["compiled"].descriptor) for _ in range(2))
+    first.code_of(b"value = 1\n", "a.py")
+    with Path(f"/proc/self/fd/{first.descriptor}").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"?")
+    assert second.code_of(b"value = 1\n", "a.py") == compile(b"value = 1\n", "a.py", "exec", dont_inherit=True)
