@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import resource
-import select
 import signal
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from headway.data_contracts.store.errors import IntegrityError, RegistryError, s
 from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.registry import mlflow_store
-from headway.training.launch.base.process_tree import beside_headway, die_with_parent
+from headway.training.launch.base.process_tree import beside_headway, die_with_parent, has_ended
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -266,7 +265,7 @@ def _faults_from_child(expected: Expected) -> str:
             preexec_fn=die_with_parent,
         )
         try:
-            is_done = _has_ended(process.pid, within_s)
+            is_done = has_ended(process.pid, within_s)
         finally:
             # Before it is waited for: until then nobody else's group can have its number.
             os.killpg(process.pid, signal.SIGKILL)
@@ -281,17 +280,6 @@ def _faults_from_child(expected: Expected) -> str:
         where=expected.tracking_uri,
         advice=ADVICE,
     )
-
-
-def _has_ended(pid: int, within_s: float) -> bool:
-    """Wait for the end of a child, which stays to be waited for."""
-    descriptor = os.pidfd_open(pid)
-    try:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        return bool(poll.poll(1000 * within_s))
-    finally:
-        os.close(descriptor)
 
 
 def _answer_of(answer: IO[str]) -> dict[str, str]:
