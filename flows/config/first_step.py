@@ -25,6 +25,7 @@ from headway.training.config.encoder_specs import CustomEncoderSpec
 from headway.training.config.shapes import DataShape
 from headway.training.data.encode.data_shape import data_shape
 from headway.training.data.encode.hosted_encoder import try_custom_encoder
+from headway.training.data.encode.process import NoAnswerInTime
 from headway.training.frozen.code_archive import code_archive, encoder_code
 from headway.training.programs.first_step import FirstStepRequest, require_first_step
 from headway.training.programs.synthetic_rows import plausible_shapes
@@ -38,8 +39,8 @@ OF_THE_LENGTH = {"max_steps", "max_epochs", "checkpoints", "schedule"} | {
     *("global_batch_sequences", "guards", "profile", "order", "validation")
 }
 """Fields of the training configuration that a first step does not depend on."""
-_shapes: dict[str, DataShape | HeadwayError | None] = {}
-"""Of made-up rows, by what decides them; or the encoder's defect, or None where it may want other values."""
+_shapes: dict[str, DataShape | HeadwayError | str] = {}
+"""Of made-up rows, by what decides them; or the encoder's defect, or why they could not tell."""
 _found: dict[str, str | HeadwayError] = {}
 """What came of it in this process: a command asks before it starts a server, and its flow asks again."""
 
@@ -91,7 +92,7 @@ def check_first_step(
 
 
 def synthetic_shape(pipeline: PipelineSpec, contract: Contract, own: bytes) -> DataShape | None:
-    """What the user's own encoder makes of made-up rows; None where it may want other values than such.
+    """What the user's own encoder makes of made-up rows; None where those cannot tell.
 
     Args:
         own: the archive of its code.
@@ -99,6 +100,11 @@ def synthetic_shape(pipeline: PipelineSpec, contract: Contract, own: bytes) -> D
     Raises:
         ConfigError: its code is wrong whatever the rows; names the line.
     """
+    shape = _shape_or_why(pipeline, contract, own)
+    return None if isinstance(shape, str) else shape
+
+
+def _shape_or_why(pipeline: PipelineSpec, contract: Contract, own: bytes) -> DataShape | str:
     encoder = pipeline.shards.encoder
     assert isinstance(encoder, CustomEncoderSpec)
     columns = {name: column.model_dump(mode="json") for name, column in contract.columns.items()}
@@ -106,7 +112,9 @@ def synthetic_shape(pipeline: PipelineSpec, contract: Contract, own: bytes) -> D
     if key not in _shapes:
         try:
             facts = try_custom_encoder(encoder, own, synthetic_rows(contract, is_table=pipeline.source.is_table))
-            _shapes[key] = None if facts is None else facts.shape
+            _shapes[key] = OTHER_VALUES if facts is None else facts.shape
+        except NoAnswerInTime as error:
+            _shapes[key] = error.what.rstrip(".")
         except ConfigError as error:
             _shapes[key] = error
     return _or_raised(_shapes[key])
@@ -115,7 +123,8 @@ def synthetic_shape(pipeline: PipelineSpec, contract: Contract, own: bytes) -> D
 def check_encodes(pipeline: PipelineSpec, path: Path, contract: Contract) -> str:
     """The encoder's part of `check_first_step`."""
     own = encoder_code(pipeline.shards.encoder, (str(path.parent),))
-    return OTHER_VALUES if own is not None and synthetic_shape(pipeline, contract, own) is None else ""
+    shape = "" if own is None else _shape_or_why(pipeline, contract, own)
+    return shape if isinstance(shape, str) else ""
 
 
 T = TypeVar("T")
@@ -138,9 +147,9 @@ def _try(
 ) -> str:
     encoder = pipeline.shards.encoder
     if not shapes and isinstance(encoder, CustomEncoderSpec):
-        shape = synthetic_shape(pipeline, contract, own or b"")
-        if shape is None:
-            return OTHER_VALUES
+        shape = _shape_or_why(pipeline, contract, own or b"")
+        if isinstance(shape, str):
+            return shape
         shapes = (shape,)
     shapes = shapes or plausible_shapes(encoder, num_label_values(contract, getattr(encoder, "label", None)))
     request = FirstStepRequest(training=pipeline.training, shapes=shapes, trains_here=trains_here)

@@ -233,6 +233,21 @@ def test_an_encoder_that_wants_other_values_than_made_up_ones_is_left_to_the_fir
     assert "first rows will tell" in check_first_step(pipeline, path, check_contract(pipeline, path), None)
 
 
+def test_an_encoder_that_does_not_end_is_told_in_time_and_left_to_the_real_rows(
+    write: Callable[..., RetrainRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headway.flows.config.first_step import check_encodes, check_first_step
+    from headway.flows.config.preflight import check_contract
+    from headway.training.data.encode import hosted_encoder
+
+    request = write("encoder.py", "return EncoderState(", "import time; time.sleep(1000); return EncoderState(")
+    monkeypatch.setattr(hosted_encoder, "TRIED_WITHIN_S", 3.0)
+    pipeline, path, _ = check_request(request)
+    contract = check_contract(pipeline, path)
+    for untried in (check_first_step(pipeline, path, contract, None), check_encodes(pipeline, path, contract)):
+        assert untried == "the encoder did not answer within 3 s"
+
+
 def on_cuda(write: Callable[..., RetrainRequest]) -> RetrainRequest:
     if torch.cuda.is_available():
         pytest.skip("the device is here")
