@@ -14,7 +14,10 @@ from typing import Any
 
 import mlflow
 import numpy as np
+from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import PythonModel
+
+MAX_CHARACTERS = 300
 
 
 class ServedGraph(PythonModel):  # type: ignore[misc]
@@ -36,8 +39,13 @@ class ServedGraph(PythonModel):  # type: ignore[misc]
     def predict(self, model_input: np.ndarray, params: dict[str, Any] | None = None) -> np.ndarray:
         import torch
 
-        with torch.inference_mode():
-            made: np.ndarray = self._graph(torch.as_tensor(model_input)).numpy()
+        try:
+            with torch.inference_mode():
+                made: np.ndarray = self._graph(torch.as_tensor(model_input)).numpy()
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            # Of any other error MLflow's server sends the whole stack, with this machine's paths, to whoever asked.
+            why = (str(error).splitlines() or [type(error).__name__])[0][:MAX_CHARACTERS]
+            raise MlflowException.invalid_parameter_value(f"the graph takes no such input: {why}") from error
         return made
 
 
