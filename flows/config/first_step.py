@@ -12,13 +12,14 @@ from pydantic import ValidationError
 
 from headway.data_contracts.rules.contract import Column, Contract
 from headway.data_contracts.store.digests import sha256_bytes, sha256_of
-from headway.data_contracts.store.documents import FittedState, RunSpec
+from headway.data_contracts.store.documents import CheckpointManifest, FittedState, Link, RunSpec
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, HeadwayError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.tables.text_rows import TEXT_COLUMNS
 from headway.data_contracts.types.column_types import arrow_type
 from headway.data_contracts.types.type_families import element_type, family
 from headway.flows.config.pipeline_spec import PipelineSpec
+from headway.tasks.core.run_result import read_result
 from headway.tasks.core.stage_records import newest_record_of
 from headway.tasks.rows.fitted_refs import state_in_use
 from headway.training.config.encoder_specs import CustomEncoderSpec
@@ -39,6 +40,8 @@ OF_THE_LENGTH = {"max_steps", "max_epochs", "checkpoints", "schedule"} | {
     *("global_batch_sequences", "guards", "profile", "order", "validation")
 }
 """Fields of the training configuration that a first step does not depend on."""
+ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
+"""What drivers of torch's devices make; where none is, code that trained on such a device is tried again."""
 _shapes: dict[str, DataShape | HeadwayError | str] = {}
 """Of made-up rows, by what decides them; or the encoder's defect, or why they could not tell."""
 _found: dict[str, str | HeadwayError] = {}
@@ -72,7 +75,7 @@ def check_first_step(
     own = encoder_code(encoder, search_path)
     rank_code = sha256_bytes(code_archive(training.recipe.name, search_path))
     shapes = _fitted_shapes(pipeline, own, workspace)
-    if shapes and workspace is not None and _has_trained(pipeline, rank_code, workspace):
+    if shapes and workspace is not None and _has_trained(pipeline, rank_code, workspace, trains_here=trains_here):
         return ""
     asked = {
         "training": training.model_dump(mode="json", exclude=OF_THE_LENGTH),
@@ -170,15 +173,24 @@ def _fitted_shapes(pipeline: PipelineSpec, own: bytes | None, workspace: Workspa
     return ()
 
 
-def _has_trained(pipeline: PipelineSpec, rank_code: str, workspace: Workspace) -> bool:
-    """Whether the pipeline's newest finished training had this code and configuration."""
+def _has_trained(pipeline: PipelineSpec, rank_code: str, workspace: Workspace, *, trains_here: bool) -> bool:
+    """Whether the pipeline's newest finished training had this code and configuration, and a device that is here."""
     record = newest_record_of(workspace, pipeline.pipeline, "launch")
     if record is None:
         return False
-    with contextlib.suppress(IntegrityError):
+    with contextlib.suppress(IntegrityError, FileNotFoundError):
         run = workspace.load(record.document, RunSpec)
-        return run.code.sha256 == rank_code and run.config == pipeline.training.model_dump(mode="json")
+        if run.code.sha256 != rank_code or run.config != pipeline.training.model_dump(mode="json"):
+            return False
+        return not trains_here or _has_its_device(workspace, record.document)
     return False
+
+
+def _has_its_device(workspace: Workspace, run: Link) -> bool:
+    """Whether this machine may have the kind of device that a run was trained on; by a look that needs no torch."""
+    link = Link(kind=CheckpointManifest.kind, sha256=read_result(workspace, run).manifest_sha256)
+    trained_on = workspace.load(link, CheckpointManifest).fingerprint.device
+    return trained_on == "cpu" or any(place.exists() for place in ACCELERATORS)
 
 
 # At most 24, since a row's number is the hour of its times as well.

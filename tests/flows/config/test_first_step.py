@@ -10,14 +10,18 @@ import pytest
 import torch
 
 from headway.data_contracts.rules.contract import parse_contract
+from headway.data_contracts.store.documents import CheckpointManifest, Link
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
+from headway.data_contracts.store.publication import Workspace
 from headway.flows.ci.checks import Checks, CiRequest
 from headway.flows.ci.results import Checklist
+from headway.flows.config import first_step
 from headway.flows.config.first_step import num_label_values, synthetic_rows
 from headway.flows.config.preflight import check_request
 from headway.flows.config.request import RetrainRequest
 from headway.flows.retrain import retrain_here
 from headway.flows.show.plan import make_plan
+from tests.tasks.past_work import Maker
 
 pytestmark = pytest.mark.process
 
@@ -263,6 +267,25 @@ def test_a_device_that_is_not_here_is_wanted_before_anything_is_spent(write: Cal
         assert "wants a device that this machine does not have" in refused.value.what
         assert "recipe" in refused.value.where and "launch.launcher" in refused.value.advice
     assert [path.name for path in Path(request.workspace).glob("documents/*")] == ["pipeline-event"]
+
+
+class OnCuda(Maker):
+    def checkpoint(self, run: Link, step: int) -> CheckpointManifest:
+        manifest = super().checkpoint(run, step)
+        return manifest.model_copy(update={"fingerprint": manifest.fingerprint.model_copy(update={"device": "cuda"})})
+
+
+def test_code_that_trained_on_a_device_which_is_not_here_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    on_cpu, on_cuda = (
+        maker(workspace).run(number, maker(workspace).data(number)) for number, maker in enumerate((Maker, OnCuda))
+    )
+    for place, is_here in ((tmp_path, True), (tmp_path / "none", False)):
+        monkeypatch.setattr(first_step, "ACCELERATORS", (place,))
+        assert first_step._has_its_device(workspace, on_cpu.run)
+        assert first_step._has_its_device(workspace, on_cuda.run) == is_here
 
 
 def test_a_check_of_changes_needs_no_device(write: Callable[..., RetrainRequest], tmp_path: Path) -> None:
