@@ -120,7 +120,8 @@ def _shape_or_why(pipeline: PipelineSpec, contract: Contract, own: bytes) -> Dat
             _shapes[key] = error.what.rstrip(".")
         except ConfigError as error:
             _shapes[key] = error
-    return _or_raised(_shapes[key])
+    found = _shapes[key]
+    return found if isinstance(found, str) else _or_raised(found)
 
 
 def check_encodes(pipeline: PipelineSpec, path: Path, contract: Contract) -> str:

@@ -34,7 +34,7 @@ class PossiblyBadRows(ConfigError):
 
 
 class NoAnswerInTime(EnvironmentProblem):
-    """An encoder that is only tried was at it for too long."""
+    """An encoder that was tried on made-up rows did not answer in time."""
 
 
 class EncoderProcess:
