@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
@@ -91,7 +91,10 @@ def check_first_step(
             _found[key] = _try(pipeline, contract, own, shapes, search_path, trains_here)
         except (ConfigError, EnvironmentProblem) as error:
             _found[key] = error
-    return _or_raised(_found[key])
+    found = _found[key]
+    if isinstance(found, HeadwayError):
+        raise _anew(found) from found
+    return found
 
 
 def synthetic_shape(pipeline: PipelineSpec, contract: Contract, own: bytes) -> DataShape | None:
@@ -121,7 +124,9 @@ def _shape_or_why(pipeline: PipelineSpec, contract: Contract, own: bytes) -> Dat
         except ConfigError as error:
             _shapes[key] = error
     found = _shapes[key]
-    return found if isinstance(found, str) else _or_raised(found)
+    if isinstance(found, HeadwayError):
+        raise _anew(found) from found
+    return found
 
 
 def check_encodes(pipeline: PipelineSpec, path: Path, contract: Contract) -> str:
@@ -131,14 +136,9 @@ def check_encodes(pipeline: PipelineSpec, path: Path, contract: Contract) -> str
     return shape if isinstance(shape, str) else ""
 
 
-T = TypeVar("T")
-
-
-def _or_raised(found: T | HeadwayError) -> T:
-    if isinstance(found, HeadwayError):
-        # A new one each time: an error that is raised twice gathers the tracebacks of both.
-        raise type(found)(found.what, where=found.where, advice=found.advice) from found
-    return found
+def _anew(error: HeadwayError) -> HeadwayError:
+    """An error that is raised twice gathers the tracebacks of both."""
+    return type(error)(error.what, where=error.where, advice=error.advice)
 
 
 def _try(

@@ -245,7 +245,7 @@ def test_an_encoder_that_does_not_end_is_told_in_time_and_left_to_the_real_rows(
     from headway.training.data.encode import hosted_encoder
 
     request = write("encoder.py", "return EncoderState(", "import time; time.sleep(1000); return EncoderState(")
-    monkeypatch.setattr(hosted_encoder, "TRIED_WITHIN_S", 3.0)
+    monkeypatch.setattr(hosted_encoder, "WITHIN_S", 3.0)
     pipeline, path, _ = check_request(request)
     contract = check_contract(pipeline, path)
     for untried in (check_first_step(pipeline, path, contract, None), check_encodes(pipeline, path, contract)):

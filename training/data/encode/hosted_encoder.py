@@ -23,7 +23,7 @@ from headway.training.data.encode.protocol import EncoderStream, Fitted, RowByRo
 from headway.training.data.encode.token_stream import TokenStream, token_columns
 
 SAMPLE_ROWS = 256
-TRIED_WITHIN_S = 120.0
+WITHIN_S = 120.0
 HASH_SEEDS = (1, 2)
 
 
@@ -34,7 +34,7 @@ def check_custom_encoder(spec: CustomEncoderSpec, code: bytes) -> None:
         ConfigError: cannot be imported, is no encoder, or does not accept its options; names the line.
         NoAnswerInTime: its import does not end.
     """
-    with EncoderProcesses(code, spec, within_s=TRIED_WITHIN_S) as processes, processes.one():
+    with EncoderProcesses(code, spec, within_s=WITHIN_S) as processes, processes.one():
         pass
 
 
@@ -53,7 +53,7 @@ def try_custom_encoder(spec: CustomEncoderSpec, code: bytes, synthetic: Any) -> 
     """
     numbers = np.arange(synthetic.num_rows)
     block = SourceBlock("made-up rows", numbers, numbers.astype(np.uint64), synthetic)
-    with EncoderProcesses(code, spec, within_s=TRIED_WITHIN_S) as processes:
+    with EncoderProcesses(code, spec, within_s=WITHIN_S) as processes:
         try:
             return _try_on(processes, spec, [block])
         except (PossiblyBadRows, DataError):

@@ -179,7 +179,7 @@ def encoder_of(spec: ShardSpec) -> CustomEncoderSpec:
 def test_a_try_of_an_encoder_that_does_not_end_is_over_at_its_deadline(
     own: Own, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(hosted_encoder, "TRIED_WITHIN_S", 3.0)
+    monkeypatch.setattr(hosted_encoder, "WITHIN_S", 3.0)
     own.write("        found = set()", how)
     spec = own.spec()
     with pytest.raises(NoAnswerInTime, match=r"'my_words.encoder:Words': .*did not answer within 3 s.*import, fit"):
@@ -187,7 +187,7 @@ def test_a_try_of_an_encoder_that_does_not_end_is_over_at_its_deadline(
 
 
 def test_an_import_that_does_not_end_is_over_at_its_deadline(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosted_encoder, "TRIED_WITHIN_S", 3.0)
+    monkeypatch.setattr(hosted_encoder, "WITHIN_S", 3.0)
     own.write("class Options", "import time; time.sleep(1000)\n\n\nclass Options")
     spec = own.spec()
     with pytest.raises(NoAnswerInTime, match="did not answer within 3 s"):
