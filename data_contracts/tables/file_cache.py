@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -95,7 +96,13 @@ class FileCache:
     def trim(self, *, now_s: float | None = None) -> None:
         """Remove what was not used for longest until the folder is within its bound. Notes are small, and stay."""
         limit_s = (time.time() if now_s is None else now_s) - KEPT_S
-        files = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in self._folder.glob("*.data"))
+        files = []
+        for path in self._folder.glob("*.data"):
+            with contextlib.suppress(FileNotFoundError):  # another process trims, too
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    files.append((status.st_mtime, status.st_size, path))
+        files.sort()
         total_bytes = sum(size_bytes for _, size_bytes, _ in files)
         for used_s, size_bytes, path in files:
             if total_bytes <= self._max_bytes or used_s > limit_s:

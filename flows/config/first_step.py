@@ -6,25 +6,27 @@ import contextlib
 import datetime
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
 from headway.data_contracts.rules.contract import Column, Contract
 from headway.data_contracts.store.digests import sha256_bytes, sha256_of
-from headway.data_contracts.store.documents import FittedState, RunSpec
+from headway.data_contracts.store.documents import CheckpointManifest, FittedState, Link, RunSpec
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, HeadwayError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.tables.text_rows import TEXT_COLUMNS
 from headway.data_contracts.types.column_types import arrow_type
 from headway.data_contracts.types.type_families import element_type, family
 from headway.flows.config.pipeline_spec import PipelineSpec
+from headway.tasks.core.run_result import read_result
 from headway.tasks.core.stage_records import newest_record_of
 from headway.tasks.rows.fitted_refs import state_in_use
 from headway.training.config.encoder_specs import CustomEncoderSpec
 from headway.training.config.shapes import DataShape
 from headway.training.data.encode.data_shape import data_shape
 from headway.training.data.encode.hosted_encoder import try_custom_encoder
+from headway.training.data.encode.process import NoAnswerInTime
 from headway.training.frozen.code_archive import code_archive, encoder_code
 from headway.training.programs.first_step import FirstStepRequest, require_first_step
 from headway.training.programs.synthetic_rows import plausible_shapes
@@ -38,8 +40,10 @@ OF_THE_LENGTH = {"max_steps", "max_epochs", "checkpoints", "schedule"} | {
     *("global_batch_sequences", "guards", "profile", "order", "validation")
 }
 """Fields of the training configuration that a first step does not depend on."""
-_shapes: dict[str, DataShape | HeadwayError | None] = {}
-"""Of made-up rows, by what decides them; or the encoder's defect, or None where it may want other values."""
+ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
+"""What drivers of torch's devices make; where none is, code that trained on such a device is tried again."""
+_shapes: dict[str, DataShape | HeadwayError | str] = {}
+"""Of made-up rows, by what decides them; or the encoder's defect, or why they could not tell."""
 _found: dict[str, str | HeadwayError] = {}
 """What came of it in this process: a command asks before it starts a server, and its flow asks again."""
 
@@ -71,7 +75,7 @@ def check_first_step(
     own = encoder_code(encoder, search_path)
     rank_code = sha256_bytes(code_archive(training.recipe.name, search_path))
     shapes = _fitted_shapes(pipeline, own, workspace)
-    if shapes and workspace is not None and _has_trained(pipeline, rank_code, workspace):
+    if shapes and workspace is not None and _has_trained(pipeline, rank_code, workspace, trains_here=trains_here):
         return ""
     asked = {
         "training": training.model_dump(mode="json", exclude=OF_THE_LENGTH),
@@ -87,11 +91,14 @@ def check_first_step(
             _found[key] = _try(pipeline, contract, own, shapes, search_path, trains_here)
         except (ConfigError, EnvironmentProblem) as error:
             _found[key] = error
-    return _or_raised(_found[key])
+    found = _found[key]
+    if isinstance(found, HeadwayError):
+        raise _anew(found) from found
+    return found
 
 
 def synthetic_shape(pipeline: PipelineSpec, contract: Contract, own: bytes) -> DataShape | None:
-    """What the user's own encoder makes of made-up rows; None where it may want other values than such.
+    """What the user's own encoder makes of made-up rows; None where those cannot tell.
 
     Args:
         own: the archive of its code.
@@ -99,6 +106,11 @@ def synthetic_shape(pipeline: PipelineSpec, contract: Contract, own: bytes) -> D
     Raises:
         ConfigError: its code is wrong whatever the rows; names the line.
     """
+    shape = _shape_or_why(pipeline, contract, own)
+    return None if isinstance(shape, str) else shape
+
+
+def _shape_or_why(pipeline: PipelineSpec, contract: Contract, own: bytes) -> DataShape | str:
     encoder = pipeline.shards.encoder
     assert isinstance(encoder, CustomEncoderSpec)
     columns = {name: column.model_dump(mode="json") for name, column in contract.columns.items()}
@@ -106,26 +118,27 @@ def synthetic_shape(pipeline: PipelineSpec, contract: Contract, own: bytes) -> D
     if key not in _shapes:
         try:
             facts = try_custom_encoder(encoder, own, synthetic_rows(contract, is_table=pipeline.source.is_table))
-            _shapes[key] = None if facts is None else facts.shape
+            _shapes[key] = OTHER_VALUES if facts is None else facts.shape
+        except NoAnswerInTime as error:
+            _shapes[key] = error.what.rstrip(".")
         except ConfigError as error:
             _shapes[key] = error
-    return _or_raised(_shapes[key])
+    found = _shapes[key]
+    if isinstance(found, HeadwayError):
+        raise _anew(found) from found
+    return found
 
 
 def check_encodes(pipeline: PipelineSpec, path: Path, contract: Contract) -> str:
     """The encoder's part of `check_first_step`."""
     own = encoder_code(pipeline.shards.encoder, (str(path.parent),))
-    return OTHER_VALUES if own is not None and synthetic_shape(pipeline, contract, own) is None else ""
+    shape = "" if own is None else _shape_or_why(pipeline, contract, own)
+    return shape if isinstance(shape, str) else ""
 
 
-T = TypeVar("T")
-
-
-def _or_raised(found: T | HeadwayError) -> T:
-    if isinstance(found, HeadwayError):
-        # A new one each time: an error that is raised twice gathers the tracebacks of both.
-        raise type(found)(found.what, where=found.where, advice=found.advice) from found
-    return found
+def _anew(error: HeadwayError) -> HeadwayError:
+    """An error that is raised twice gathers the tracebacks of both."""
+    return type(error)(error.what, where=error.where, advice=error.advice)
 
 
 def _try(
@@ -138,9 +151,9 @@ def _try(
 ) -> str:
     encoder = pipeline.shards.encoder
     if not shapes and isinstance(encoder, CustomEncoderSpec):
-        shape = synthetic_shape(pipeline, contract, own or b"")
-        if shape is None:
-            return OTHER_VALUES
+        shape = _shape_or_why(pipeline, contract, own or b"")
+        if isinstance(shape, str):
+            return shape
         shapes = (shape,)
     shapes = shapes or plausible_shapes(encoder, num_label_values(contract, getattr(encoder, "label", None)))
     request = FirstStepRequest(training=pipeline.training, shapes=shapes, trains_here=trains_here)
@@ -161,15 +174,24 @@ def _fitted_shapes(pipeline: PipelineSpec, own: bytes | None, workspace: Workspa
     return ()
 
 
-def _has_trained(pipeline: PipelineSpec, rank_code: str, workspace: Workspace) -> bool:
-    """Whether the pipeline's newest finished training had this code and configuration."""
+def _has_trained(pipeline: PipelineSpec, rank_code: str, workspace: Workspace, *, trains_here: bool) -> bool:
+    """Whether the pipeline's newest finished training had this code and configuration, and a device that is here."""
     record = newest_record_of(workspace, pipeline.pipeline, "launch")
     if record is None:
         return False
-    with contextlib.suppress(IntegrityError):
+    with contextlib.suppress(IntegrityError, FileNotFoundError):
         run = workspace.load(record.document, RunSpec)
-        return run.code.sha256 == rank_code and run.config == pipeline.training.model_dump(mode="json")
+        if run.code.sha256 != rank_code or run.config != pipeline.training.model_dump(mode="json"):
+            return False
+        return not trains_here or _has_its_device(workspace, record.document)
     return False
+
+
+def _has_its_device(workspace: Workspace, run: Link) -> bool:
+    """Whether this machine may have the kind of device that a run was trained on; by a look that needs no torch."""
+    link = Link(kind=CheckpointManifest.kind, sha256=read_result(workspace, run).manifest_sha256)
+    trained_on = workspace.load(link, CheckpointManifest).fingerprint.device
+    return trained_on == "cpu" or any(place.exists() for place in ACCELERATORS)
 
 
 # At most 24, since a row's number is the hour of its times as well.

@@ -356,7 +356,6 @@ def _in_mlflow(
         return ChainProof(what=where, status="broken", detail=detail)
     expected = Expected(
         tracking_uri=store or mlflow_store.default_tracking_uri(workspace),
-        is_own=not store,
         model=name,
         version=version,
         run=registration.run,
@@ -364,7 +363,7 @@ def _in_mlflow(
         aliases=dict(_aliases(workspace, name, store)) if check_aliases else {},
         files={name_in_model(file): file for file in registration.artifacts},
     )
-    if fault := fault_of(expected):
+    if fault := fault_of(expected, None if store else workspace):
         return ChainProof(what=where, status="broken", detail=fault)
     return ChainProof(what=where, status="proved", detail=f"{count(len(expected.files), 'file')} as registered")
 

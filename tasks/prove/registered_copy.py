@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import resource
-import select
 import signal
 import subprocess
 import sys
@@ -25,8 +24,9 @@ from headway.data_contracts.store.digests import sha256_file
 from headway.data_contracts.store.documents import Frozen, Link, StoredFile
 from headway.data_contracts.store.errors import IntegrityError, RegistryError, shortened
 from headway.data_contracts.store.leftovers import scratch_folder
+from headway.data_contracts.store.publication import Workspace
 from headway.tasks.registry import mlflow_store
-from headway.training.launch.base.process_tree import beside_headway, die_with_parent
+from headway.training.launch.base.process_tree import beside_headway, die_with_parent, has_ended
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -54,8 +54,6 @@ class Expected(Frozen):
     """What MLflow has to say of a version, and to hold of it."""
 
     tracking_uri: str
-    is_own: bool
-    """The workspace's own store, which keeps its files in folders of this machine."""
     model: str
     version: str
     run: Link
@@ -70,8 +68,11 @@ class Expected(Frozen):
         return sum(file.size_bytes for file in self.files.values())
 
 
-def fault_of(expected: Expected) -> str:
+def fault_of(expected: Expected, own: Workspace | None) -> str:
     """What is other about MLflow's copy than registration made it; empty where nothing is.
+
+    Args:
+        own: the workspace whose own store it is, which keeps its files there.
 
     Raises:
         RegistryError: a server of MLflow, or the store of its files, does not answer, or not in time.
@@ -85,10 +86,13 @@ def fault_of(expected: Expected) -> str:
         return error.what
     if fault:
         return shortened(fault, MAX_FAULT_CHARS)
+    if own is not None:
+        try:
+            mlflow_store.require_within(own, place)
+        except IntegrityError as error:  # another place proves nothing of the workspace, and its files may yet go
+            return f"{error.what.rstrip('.')}, at {shortened(place, 200)}: not read. {error.advice}"
     if (folder := _folder_of(place)) is not None:
         return _fault_of_folder(expected, folder)
-    if expected.is_own:
-        return f"its files are said to lie at {place}, and this store keeps its files on this machine: not fetched"
     return _faults_from_child(expected)
 
 
@@ -261,7 +265,7 @@ def _faults_from_child(expected: Expected) -> str:
             preexec_fn=die_with_parent,
         )
         try:
-            is_done = _has_ended(process.pid, within_s)
+            is_done = has_ended(process.pid, within_s)
         finally:
             # Before it is waited for: until then nobody else's group can have its number.
             os.killpg(process.pid, signal.SIGKILL)
@@ -276,17 +280,6 @@ def _faults_from_child(expected: Expected) -> str:
         where=expected.tracking_uri,
         advice=ADVICE,
     )
-
-
-def _has_ended(pid: int, within_s: float) -> bool:
-    """Wait for the end of a child, which stays to be waited for."""
-    descriptor = os.pidfd_open(pid)
-    try:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        return bool(poll.poll(1000 * within_s))
-    finally:
-        os.close(descriptor)
 
 
 def _answer_of(answer: IO[str]) -> dict[str, str]:

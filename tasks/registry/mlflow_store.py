@@ -81,7 +81,7 @@ def require_own_folder(workspace: Workspace, run: Run) -> None:
     Raises:
         IntegrityError: they lie elsewhere.
     """
-    _require_within(workspace, str(run.info.artifact_uri))
+    require_within(workspace, str(run.info.artifact_uri))
 
 
 def require_own_files(workspace: Workspace, tracking_uri: str, pipeline: str) -> None:
@@ -98,10 +98,11 @@ def require_own_files(workspace: Workspace, tracking_uri: str, pipeline: str) ->
         with contextlib.suppress(sqlite3.Error):
             place = None if tables is None else tables.files_of(pipeline)
     if place is not None:
-        _require_within(workspace, place)
+        require_within(workspace, place)
 
 
-def _require_within(workspace: Workspace, place: str) -> None:
+def require_within(workspace: Workspace, place: str) -> None:
+    """Raises `IntegrityError`: files that the workspace's own store names lie elsewhere."""
     root = f"{artifact_root(workspace)}/"
     # By the root's own text: another spelling of the place is none that we wrote.
     if place.startswith(root):
@@ -111,8 +112,8 @@ def _require_within(workspace: Workspace, place: str) -> None:
     raise IntegrityError(
         "MLflow's database says that the run's files lie outside of the workspace's own.",
         where=place,
-        advice=f"If the workspace was moved, move it back, or move {workspace.local_path('mlflow.db')} aside: what is "
-        "found again is registered anew. Else somebody altered it.",
+        advice="If the workspace was moved or copied, work where it was, or move "
+        f"{workspace.local_path('mlflow.db')} aside: what is found again is registered anew. Else somebody altered it.",
     )
 
 

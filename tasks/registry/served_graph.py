@@ -15,12 +15,14 @@ from typing import Any
 
 import mlflow
 import numpy as np
+from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import PythonModel
 
 NO_ENCODER = (
     "rows as the source has them are encoded by Headway, which is not installed here. Install it, or give "
     "`unwrap_python_model().predict` an array of encoded rows."
 )
+MAX_CHARACTERS = 300
 
 
 class ServedGraph(PythonModel):  # type: ignore[misc]
@@ -50,13 +52,20 @@ class ServedGraph(PythonModel):  # type: ignore[misc]
         """Args:
         model_input: encoded rows; or a pandas frame of rows as the source has them.
         """
+        try:
+            return self._answer(model_input)
+        except Exception as error:
+            # Else MLflow's server sends the whole stack, with this machine's paths, to whoever asked.
+            why = (str(error).splitlines() or [type(error).__name__])[0][:MAX_CHARACTERS]
+            raise MlflowException.invalid_parameter_value(f"the graph takes no such input: {why}") from error
+
+    def _answer(self, rows: Any) -> Any:
         import torch
 
-        rows: Any = model_input
         if self._config and not isinstance(rows, np.ndarray):
             return self._table_model().predict(rows).to_pandas()
         with torch.inference_mode():
-            made: np.ndarray = self._graph(torch.as_tensor(model_input)).numpy()
+            made: np.ndarray = self._graph(torch.as_tensor(rows)).numpy()
         return made
 
     def _table_model(self) -> Any:

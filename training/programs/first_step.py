@@ -9,20 +9,23 @@ from __future__ import annotations
 import math
 import os
 import signal
-import subprocess
-import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
+
+from pydantic import ValidationError
 
 from headway.data_contracts.store import errors
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, HeadwayError
 from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.store.places import keep_compiled_code_private
+from headway.data_contracts.store.plain_text import one_line
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.shapes import DataShape
 from headway.training.config.training_spec import TrainingSpec
-from headway.training.launch.base.process_tree import beside_headway, die_with_parent
+from headway.training.launch.base.guest_process import GuestOutcome, GuestProcess, answer
+from headway.training.launch.base.process_tree import beside_headway
 from headway.training.programs.synthetic_rows import synthetic_batch
 from headway.training.recipes.blame import definition
 
@@ -68,46 +71,29 @@ def require_first_step(request: FirstStepRequest, *, search_path: Sequence[str])
         ConfigError: the recipe, or the optimizer's groups; names the recipe's line.
         EnvironmentProblem: ranks would run here, and the recipe wants a device that is not here.
     """
-    environment = os.environ | beside_headway(search_path)
     # A process of its own: a user's code may crash, hang or print, and the command has to survive it.
-    command = (sys.executable, "-P", "-m", "headway.training.programs.first_step")
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        process_group=0,  # with all that the recipe starts
-        preexec_fn=die_with_parent,
-    )
-    try:
-        message, stderr_tail = process.communicate(request.model_dump_json(), timeout=WITHIN_S)
-    except subprocess.TimeoutExpired:
+    environment = os.environ | beside_headway(search_path)
+    with GuestProcess("headway.training.programs.first_step", request.model_dump_json(), environment) as guest:
+        outcome = guest.outcome(time.monotonic() + WITHIN_S)
+    if outcome.code is None:
         return f"one step on made-up rows did not end within {WITHIN_S:g} s"
-    finally:
-        if process.returncode is None:
-            # The group, for a recipe may have started processes of its own.
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    if process.returncode == -signal.SIGKILL:
+    if outcome.code == -signal.SIGKILL:
         return "one step on made-up rows was killed, most likely for want of memory"
-    if process.returncode or not message:
+    try:
+        found = FirstStep.model_validate_json(outcome.answer)
+    except ValidationError:
         # Without an answer it ended too early, such as by `os._exit`.
-        raise _ended(request, process.returncode, stderr_tail)
-    # The last line: libraries may print before it.
-    found = FirstStep.model_validate_json(message.splitlines()[-1])
+        raise _ended(request, outcome) from None
     if found.refused:
         kind: type[HeadwayError] = getattr(errors, found.refused)
         raise kind(found.what, where=found.where, advice=found.advice)
     return found.undecided
 
 
-def _ended(request: FirstStepRequest, code: int, stderr_tail: str) -> ConfigError:
-    lines = stderr_tail.strip().splitlines()
-    how = f"by signal {-code}" if code < 0 else f"with exit code {code}{'' if code else ' and without an answer'}"
+def _ended(request: FirstStepRequest, outcome: GuestOutcome) -> ConfigError:
+    last = f"; its last line was: {outcome.last_words}" if outcome.last_words else ""
     return ConfigError(
-        f"its first step on made-up rows ended {how}{f'; its last line was: {lines[-1]}' if lines else ''}.",
+        f"its first step on made-up rows ended {outcome.how}{last}.",
         where=f"recipe.name {request.training.recipe.name!r}",
         advice="Call build, losses and measures by hand on some rows.",
     )
@@ -217,12 +203,13 @@ def _export(recipe: Recipe) -> None:
 
 def main() -> None:
     keep_compiled_code_private()
-    request = FirstStepRequest.model_validate_json(sys.stdin.read())
-    # The answer has the real stdout; the recipe's own prints go to stderr.
-    answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a user's code prints is no answer
-    print(take_first_step(request).model_dump_json(), file=answer, flush=True)
-    os._exit(0)  # whatever threads the recipe has started
+    answer(_answer_to)
+
+
+def _answer_to(question: str) -> str:
+    found = take_first_step(FirstStepRequest.model_validate_json(question))
+    # An exception's text may be what no JSON can hold.
+    return FirstStep(**{name: one_line(text) for name, text in found}).model_dump_json()
 
 
 if __name__ == "__main__":

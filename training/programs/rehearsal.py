@@ -1,19 +1,20 @@
 """Rehearsal: a few steps on made-up rows, to say what a step takes and holds before anything is spent.
 
-As a process: `python -m headway.training.programs.rehearsal REQUEST`, with a `RehearsalRequest` as JSON; it prints a
-`RehearsalResult`. Ranks rehearse at the same time, since they share the machine's cores and memory, but do not
-communicate.
+As a process: `python -m headway.training.programs.rehearsal`, with a `RehearsalRequest` as JSON on its standard input;
+it prints a `RehearsalResult`. Ranks rehearse at the same time, since they share the machine's cores and memory, but do
+not communicate.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
+
+from pydantic import ValidationError
 
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import EnvironmentProblem, TrainingFailed
@@ -21,12 +22,14 @@ from headway.data_contracts.store.places import keep_compiled_code_private
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.shapes import DataShape
 from headway.training.config.training_spec import TrainingSpec, replicas_per_rank
-from headway.training.launch.base.process_tree import beside_headway, die_with_parent
+from headway.training.launch.base.guest_process import GuestOutcome, GuestProcess, answer
+from headway.training.launch.base.process_tree import beside_headway
 from headway.training.programs.synthetic_rows import synthetic_batch
 
 NUM_STEPS = 4
 """The first does not count: it allocates."""
 WITHIN_S = 120.0
+MODULE = "headway.training.programs.rehearsal"
 
 
 class RehearsalRequest(Frozen):
@@ -58,26 +61,18 @@ def rehearse(request: RehearsalRequest, *, search_path: Sequence[str]) -> Rehear
         EnvironmentProblem: no answer in time.
     """
     environment = os.environ | beside_headway(search_path)
-    command = [sys.executable, "-P", "-m", "headway.training.programs.rehearsal", request.model_dump_json()]
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     places = [environment | _place(number, request.world_size) for number in range(request.world_size)]
     # All at once: ranks that share cores and memory slow each other down, and that is to be measured.
-    started_s = time.perf_counter()
-    ranks = [
-        subprocess.Popen(command, env=place, text=True, preexec_fn=die_with_parent, **pipes)  # type: ignore[call-overload]
-        for place in places
-    ]
-    try:
-        found = [_result(rank) for rank in ranks]
-    finally:
+    started_s = time.monotonic()
+    question = request.model_dump_json()
+    with contextlib.ExitStack() as stack:
         # Also when one failed: the others would otherwise hold memory until they are done.
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+        ranks = [stack.enter_context(GuestProcess(MODULE, question, place)) for place in places]
+        found = [_result(rank.outcome(started_s + WITHIN_S)) for rank in ranks]
     step_s = max(each.step_s for each in found)
     return RehearsalResult(
         step_s=step_s,
-        start_s=max(time.perf_counter() - started_s - (NUM_STEPS - 1) * step_s, 0.0),
+        start_s=max(time.monotonic() - started_s - (NUM_STEPS - 1) * step_s, 0.0),
         peak_bytes=max(each.peak_bytes for each in found),
         num_parameters=found[0].num_parameters,
         groups=found[0].groups,
@@ -89,25 +84,24 @@ def _place(rank: int, world_size: int) -> dict[str, str]:
     return {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world_size)}
 
 
-def _result(rank: subprocess.Popen[str]) -> RehearsalResult:
-    try:
-        out, error = rank.communicate(timeout=WITHIN_S)
-    except subprocess.TimeoutExpired as late:
+def _result(outcome: GuestOutcome) -> RehearsalResult:
+    if outcome.code is None:
         raise EnvironmentProblem(
             f"{NUM_STEPS} steps did not end within {WITHIN_S:g} s.",
             where="rehearsal",
             advice="Plan with --no-rehearse, or make the model or the micro-batch smaller.",
-        ) from late
-    if rank.returncode == -signal.SIGKILL:
+        )
+    if outcome.code == -signal.SIGKILL:
         raise EnvironmentProblem(
             "a rank was killed, most likely for want of memory.",
             where="rehearsal",
             advice="Make the model or the micro-batch smaller, or start fewer ranks on this machine.",
         )
-    if rank.returncode:
-        last = (error.strip().splitlines() or [f"exit code {rank.returncode}"])[-1]
-        raise TrainingFailed(f"the model cannot be trained as it is ({last}).", where="rehearsal")
-    return RehearsalResult.model_validate_json(out)
+    try:
+        return RehearsalResult.model_validate_json(outcome.answer)
+    except ValidationError:
+        last = outcome.last_words or f"it ended {outcome.how}"
+        raise TrainingFailed(f"the model cannot be trained as it is ({last}).", where="rehearsal") from None
 
 
 def measure(request: RehearsalRequest) -> RehearsalResult:
@@ -153,4 +147,4 @@ def _peak_bytes(on_cuda: bool) -> int:
 
 
 if __name__ == "__main__":
-    print(measure(RehearsalRequest.model_validate_json(sys.argv[1])).model_dump_json())
+    answer(lambda question: measure(RehearsalRequest.model_validate_json(question)).model_dump_json())

@@ -59,7 +59,9 @@ def test_a_full_disk_is_a_clear_error(cache: FileCache) -> None:
         raise OSError(28, "No space left on device")
 
 
-def test_the_least_recently_used_go_first_and_the_days_work_stays(cache: FileCache) -> None:
+def test_the_least_recently_used_go_first_and_the_days_work_stays(cache: FileCache, tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "gone.data").symlink_to(tmp_path / "nowhere")  # as what another process has just trimmed
     for age, key in enumerate("abcd"):
         path, then_s = put(cache, key), time.time() - 10 * KEPT_S + age
         os.utime(path, (then_s, then_s))

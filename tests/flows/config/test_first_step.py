@@ -10,14 +10,18 @@ import pytest
 import torch
 
 from headway.data_contracts.rules.contract import parse_contract
+from headway.data_contracts.store.documents import CheckpointManifest, Link
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
+from headway.data_contracts.store.publication import Workspace
 from headway.flows.ci.checks import Checks, CiRequest
 from headway.flows.ci.results import Checklist
+from headway.flows.config import first_step
 from headway.flows.config.first_step import num_label_values, synthetic_rows
 from headway.flows.config.preflight import check_request
 from headway.flows.config.request import RetrainRequest
 from headway.flows.retrain import retrain_here
 from headway.flows.show.plan import make_plan
+from tests.tasks.past_work import Maker
 
 pytestmark = pytest.mark.process
 
@@ -233,6 +237,21 @@ def test_an_encoder_that_wants_other_values_than_made_up_ones_is_left_to_the_fir
     assert "first rows will tell" in check_first_step(pipeline, path, check_contract(pipeline, path), None)
 
 
+def test_an_encoder_that_does_not_end_is_told_in_time_and_left_to_the_real_rows(
+    write: Callable[..., RetrainRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headway.flows.config.first_step import check_encodes, check_first_step
+    from headway.flows.config.preflight import check_contract
+    from headway.training.data.encode import hosted_encoder
+
+    request = write("encoder.py", "return EncoderState(", "import time; time.sleep(1000); return EncoderState(")
+    monkeypatch.setattr(hosted_encoder, "WITHIN_S", 3.0)
+    pipeline, path, _ = check_request(request)
+    contract = check_contract(pipeline, path)
+    for untried in (check_first_step(pipeline, path, contract, None), check_encodes(pipeline, path, contract)):
+        assert untried == "the encoder did not answer within 3 s"
+
+
 def on_cuda(write: Callable[..., RetrainRequest]) -> RetrainRequest:
     if torch.cuda.is_available():
         pytest.skip("the device is here")
@@ -248,6 +267,25 @@ def test_a_device_that_is_not_here_is_wanted_before_anything_is_spent(write: Cal
         assert "wants a device that this machine does not have" in refused.value.what
         assert "recipe" in refused.value.where and "launch.launcher" in refused.value.advice
     assert [path.name for path in Path(request.workspace).glob("documents/*")] == ["pipeline-event"]
+
+
+class OnCuda(Maker):
+    def checkpoint(self, run: Link, step: int) -> CheckpointManifest:
+        manifest = super().checkpoint(run, step)
+        return manifest.model_copy(update={"fingerprint": manifest.fingerprint.model_copy(update={"device": "cuda"})})
+
+
+def test_code_that_trained_on_a_device_which_is_not_here_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    on_cpu, on_cuda = (
+        maker(workspace).run(number, maker(workspace).data(number)) for number, maker in enumerate((Maker, OnCuda))
+    )
+    for place, is_here in ((tmp_path, True), (tmp_path / "none", False)):
+        monkeypatch.setattr(first_step, "ACCELERATORS", (place,))
+        assert first_step._has_its_device(workspace, on_cpu.run)
+        assert first_step._has_its_device(workspace, on_cuda.run) == is_here
 
 
 def test_a_check_of_changes_needs_no_device(write: Callable[..., RetrainRequest], tmp_path: Path) -> None:

@@ -203,7 +203,17 @@ MLFLOW: dict[str, tuple[Callable[[Forge], object], str]] = {
     "the database gone": (lambda f: (f.root / "mlflow.db").unlink(), "database is gone"),
     "its files elsewhere": (
         lambda f: f.sql("UPDATE runs SET artifact_uri = 'http://10.255.255.1/api/2.0/mlflow-artifacts/artifacts/x'"),
-        "not fetched",
+        "outside of the workspace's own, at http://10.255.255.1/api/2.0/mlflow-artifacts/artifacts/x/model: not read",
+    ),
+    "its files in a folder elsewhere that holds the same": (
+        lambda f: (
+            shutil.copytree(f.root / "mlartifacts", f.root.parent / "elsewhere", dirs_exist_ok=True),
+            f.sql(
+                "UPDATE runs SET artifact_uri = "
+                f"replace(artifact_uri, '{f.root}/mlartifacts', '{f.root.parent}/elsewhere')"
+            ),
+        ),
+        "If the workspace was moved or copied",
     ),
     "files of MLflow's own that are served over its own": (
         lambda f: f.client.create_logged_model(

@@ -144,6 +144,19 @@ def test_plain_mlflow_serves_the_same_logits_in_a_fresh_process_and_leaves_the_m
     assert before == {path: path.is_file() and path.read_bytes() for path in saved.rglob("*")}
 
 
+@pytest.mark.process
+def test_who_asks_with_what_the_graph_does_not_take_gets_one_line_and_no_stack(saved: Path) -> None:
+    import mlflow.pyfunc
+    from mlflow.exceptions import MlflowException
+
+    served = mlflow.pyfunc.load_model(str(saved))
+    for given in (np.full((1, 8), 1 << 20), np.full((1, 8), -7)):
+        with pytest.raises(MlflowException, match="the graph takes no such input: ") as told:
+            served.predict(given.astype(np.int64))
+        assert told.value.get_http_status_code() == 400 and told.value.message.count("\n") == 0
+        assert "stack_trace" not in told.value.serialize_as_json()
+
+
 @pytest.mark.parametrize("attack", ["expression", "example_inputs"])
 def test_mlflow_serves_no_altered_graph_and_none_that_could_run_code(saved: Path, tmp_path: Path, attack: str) -> None:
     import mlflow.pyfunc

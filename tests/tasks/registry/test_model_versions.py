@@ -356,7 +356,7 @@ def test_a_workspace_that_was_moved_is_refused_before_it_trains_and_one_that_was
     moved = Workspace(str(tmp_path / "moved"))
     with pytest.raises(IntegrityError, match="outside of the workspace") as refused:
         required(moved)
-    assert "was moved" in refused.value.advice and refused.value.where == root
+    assert "was moved or copied" in refused.value.advice and refused.value.where == root
     mlflow_store.require_own_files(moved, "http://127.0.0.1:9", context.pipeline)  # a server has files of its own
     # So does the stage that would train, before it makes a folder of the run; without a registration it may.
     none, code = link("none", "0"), StoredFile(path="code/0.zip", sha256="0" * 64, size_bytes=1)

@@ -156,6 +156,12 @@ def test_a_device_that_is_not_here_refuses_nothing(tried: Tried) -> None:
         ("print('{}'); raise TypeError('so')", r"recipe_\w+\.py:\d+ .*TypeError: so"),
         ("import sys; sys.exit(0)", r"recipe_\w+\.py:\d+ .*SystemExit: 0"),
         ("import os; os._exit(0)", "ended with exit code 0 and without an answer"),
+        (
+            "import os; os.write(2, b'\\xff' + b'x' * 999_999); os._exit(3)",
+            r"exit code 3; its last line was: x{299}…\.",
+        ),
+        ("import subprocess; subprocess.Popen(['sleep', '1000']); 1 / 0", "ZeroDivisionError"),
+        ("raise ValueError(chr(0xd800))", r"ValueError: \\ud800"),
     ],
 )
 def test_a_recipe_may_end_its_process_and_say_what_it_likes(

@@ -62,7 +62,9 @@ def test_every_shipped_recipe_can_be_rehearsed(name, shape) -> None:
 
 @pytest.mark.usefixtures("helpers_are_forks")
 def test_a_larger_share_of_the_batch_takes_longer(tmp_path: Path) -> None:
-    recipe = own_recipe(tmp_path, "import time; time.sleep(0.1); return super().losses(model, batch)")
+    recipe = own_recipe(
+        tmp_path, "import time; time.sleep(0.1); os.write(1, b'\\xff\\n'); return super().losses(model, batch)"
+    )
     alone, shared = (rehearse(request(recipe, world), search_path=(str(tmp_path),)).step_s for world in (1, 4))
     assert alone > 4 * 0.1 > shared
 
@@ -73,6 +75,7 @@ def test_a_larger_share_of_the_batch_takes_longer(tmp_path: Path) -> None:
     [
         ("raise ValueError('heads of clay')", TrainingFailed, "heads of clay"),
         ("os.kill(os.getpid(), signal.SIGKILL)", EnvironmentProblem, "want of memory"),
+        ("print('so'); os.write(2, b'\\xff' + b'x' * 999_999); os._exit(0)", TrainingFailed, r"\(x{299}…\)"),
     ],
 )
 def test_a_model_that_cannot_be_trained_is_told_and_leaves_nothing(tmp_path, body, error, problem) -> None:

@@ -23,6 +23,7 @@ from headway.training.data.encode.protocol import EncoderStream, Fitted, RowByRo
 from headway.training.data.encode.token_stream import TokenStream, token_columns
 
 SAMPLE_ROWS = 256
+WITHIN_S = 120.0
 HASH_SEEDS = (1, 2)
 
 
@@ -31,8 +32,9 @@ def check_custom_encoder(spec: CustomEncoderSpec, code: bytes) -> None:
 
     Raises:
         ConfigError: cannot be imported, is no encoder, or does not accept its options; names the line.
+        NoAnswerInTime: its import does not end.
     """
-    with EncoderProcesses(code, spec) as processes, processes.one():
+    with EncoderProcesses(code, spec, within_s=WITHIN_S) as processes, processes.one():
         pass
 
 
@@ -47,10 +49,11 @@ def try_custom_encoder(spec: CustomEncoderSpec, code: bytes, synthetic: Any) -> 
 
     Raises:
         ConfigError: its code is wrong whatever the rows; names the line.
+        NoAnswerInTime: it takes too long over them.
     """
     numbers = np.arange(synthetic.num_rows)
     block = SourceBlock("made-up rows", numbers, numbers.astype(np.uint64), synthetic)
-    with EncoderProcesses(code, spec) as processes:
+    with EncoderProcesses(code, spec, within_s=WITHIN_S) as processes:
         try:
             return _try_on(processes, spec, [block])
         except (PossiblyBadRows, DataError):

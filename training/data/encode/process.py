@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self, cast
@@ -20,6 +21,8 @@ from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem,
 from headway.data_contracts.store.installation import HOME
 from headway.training.config.encoder_specs import CustomEncoderSpec
 from headway.training.data.encode.messages import Message, Part, batch_bytes, receive, send
+from headway.training.launch.base.guest_process import TOKEN
+from headway.training.launch.base.process_tree import sweep
 
 CODE_FILE: Final = "encoder.zip"
 HOST = "headway.training.data.encode.host"
@@ -30,23 +33,32 @@ class PossiblyBadRows(ConfigError):
     """An encoder raised what its code alone need not explain: a value of the rows may be at fault as well."""
 
 
+class NoAnswerInTime(EnvironmentProblem):
+    """An encoder that was tried on made-up rows did not answer in time."""
+
+
 class EncoderProcess:
     """One process; for one thread at a time.
 
     Args:
         archive: a file of the encoder's code.
         hash_seed: of Python's own hashes, which decide the order of sets.
+        within_s: the process is ended after so long.
 
     Raises:
         ConfigError: not an encoder, or not its options.
+        NoAnswerInTime: it had `within_s`.
     """
 
-    def __init__(self, archive: Path, spec: CustomEncoderSpec, *, hash_seed: int = 0) -> None:
-        self._spec = spec
+    def __init__(
+        self, archive: Path, spec: CustomEncoderSpec, *, hash_seed: int = 0, within_s: float | None = None
+    ) -> None:
+        self._spec, self._within_s = spec, within_s
         inherited = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         # The user's code first, as for ranks, but never in place of Headway's own modules.
         path = os.pathsep.join((str(archive), str(HOME), *inherited))
-        environment = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONHASHSEED": str(hash_seed)}
+        self._token, self._is_late, self._ending = uuid.uuid4().hex, False, threading.Lock()
+        environment = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONHASHSEED": str(hash_seed), TOKEN: self._token}
         # A file, not a pipe: an encoder that prints much must not block when nobody reads.
         self._message = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
         self._process = subprocess.Popen(
@@ -57,6 +69,10 @@ class EncoderProcess:
             env={**os.environ, **environment},
             process_group=0,  # with all that the encoder starts
         )
+        self._deadline = None if within_s is None else threading.Timer(within_s, self._end_late)
+        if self._deadline is not None:
+            self._deadline.daemon = True
+            self._deadline.start()
         try:
             self.ask(spec.model_dump(mode="json", include={"name", "options"}))
         except BaseException:
@@ -99,6 +115,12 @@ class EncoderProcess:
         self._message.seek(max(0, self._message.seek(0, os.SEEK_END) - STDERR_TAIL_BYTES))
         lines = self._message.read().decode(errors="replace").strip().splitlines()
         where = f"shards.encoder {self._spec.name!r}"
+        if self._is_late:
+            return NoAnswerInTime(
+                f"the encoder did not answer within {self._within_s:g} s.",
+                where=where,
+                advice="Look in its import, fit and encode for what waits or does not end.",
+            )
         if code == -signal.SIGKILL:
             return EnvironmentProblem(
                 "the encoder's process was killed, most likely for want of memory.",
@@ -113,14 +135,26 @@ class EncoderProcess:
             advice="Run its fit and encode by hand on some rows.",
         )
 
+    def _end_late(self) -> None:
+        """By the timer: whoever waits for an answer is told by the end of the pipe."""
+        with self._ending:
+            if self._process.returncode is None:
+                self._is_late = True
+                os.killpg(self._process.pid, signal.SIGKILL)
+
     def _end_group(self) -> int:
         """Kill what is left of the process and of all that it started. Returns how it ended."""
-        if self._process.returncode is None:  # else its number may be somebody else's by now
-            # The group, for an encoder may have started processes of its own.
-            os.killpg(self._process.pid, signal.SIGKILL)
+        with self._ending:
+            if self._process.returncode is None:  # else its number may be somebody else's by now
+                # The group, for an encoder may have started processes of its own; and what has left the group.
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+                sweep(TOKEN, self._token)
         return self._process.wait()
 
     def close(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._end_group()
         for stream in (self._process.stdin, self._process.stdout, self._message):
             with contextlib.suppress(OSError):
@@ -134,12 +168,18 @@ class EncoderProcesses:
     Args:
         code: the archive's bytes.
         first: the question that each is asked before any other.
+        within_s: how long each may live.
     """
 
     def __init__(
-        self, code: bytes, spec: CustomEncoderSpec, first: tuple[dict[str, Any], Sequence[Part]] | None = None
+        self,
+        code: bytes,
+        spec: CustomEncoderSpec,
+        first: tuple[dict[str, Any], Sequence[Part]] | None = None,
+        *,
+        within_s: float | None = None,
     ) -> None:
-        self._code, self._spec, self._first = code, spec, first
+        self._code, self._spec, self._first, self._within_s = code, spec, first, within_s
         self._lock = threading.Lock()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._idle: list[EncoderProcess] = []
@@ -174,7 +214,7 @@ class EncoderProcesses:
                 self._folder = tempfile.TemporaryDirectory(prefix="headway-encoder-")
                 (Path(self._folder.name) / CODE_FILE).write_bytes(self._code)
             archive = Path(self._folder.name) / CODE_FILE
-        process = EncoderProcess(archive, self._spec, hash_seed=hash_seed)
+        process = EncoderProcess(archive, self._spec, hash_seed=hash_seed, within_s=self._within_s)
         if self._first is not None:
             try:
                 process.ask(*self._first)

@@ -15,7 +15,9 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -24,11 +26,14 @@ from typing import NamedTuple
 
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
 from headway.data_contracts.store.full_disk import is_out_of_space
-from headway.data_contracts.store.places import PRIVATE
+from headway.data_contracts.store.places import PRIVATE, entries
 from headway.data_contracts.store.regular_files import read_regular
 
 POLL_S = 0.05
 PART = ".part"
+ENTRY = re.compile(r"[0-9a-f]{64}(\.[a-z]+)?(\.part)?")
+"""The name of an entry, or of its part."""
+LEASE = re.compile(r"[0-9a-f]{32}")
 
 
 class Item(NamedTuple):
@@ -128,11 +133,11 @@ class NodeCache:
             return []
         with self._changing():
             in_use = self._in_use()
-            stats = {path: path.stat() for path in self._files.iterdir() if path.suffix != PART}
-            found = {path: stat for path, stat in stats.items() if stat.st_mtime < unix_s and path.name not in in_use}
+            whole = {path: status for path, status in self._entries() if path.suffix != PART}
+            found = {path: each for path, each in whole.items() if each.st_mtime < unix_s and path.name not in in_use}
             for path in found if evict else ():
-                path.unlink()
-        return [Item(path.name, stat.st_size) for path, stat in found.items()]
+                path.unlink(missing_ok=True)
+        return [Item(path.name, status.st_size) for path, status in found.items()]
 
     def renew(self, item: Item, found_bad: Path, inode: int, make: Callable[[Path], None]) -> Path:
         """The entry made again, unless another process has done so since its `inode` was found bad."""
@@ -191,10 +196,10 @@ class NodeCache:
         excess = sum(stat.st_size for stat in held.values()) + item.size_bytes - self.capacity_bytes
         lacking = item.size_bytes - shutil.disk_usage(self.folder).free
         # Longest unused first; parts are being made, and pinned entries are mapped.
-        for path, stat in sorted(held.items(), key=lambda pair: pair[1].st_mtime_ns):
+        for path, status in sorted(held.items(), key=lambda pair: pair[1].st_mtime_ns):
             if max(excess, lacking) > 0 and path.suffix != PART and path.name not in in_use:
                 path.unlink()
-                excess, lacking = excess - stat.st_size, lacking - stat.st_size
+                excess, lacking = excess - status.st_size, lacking - status.st_size
         if excess > 0:
             raise EnvironmentProblem(
                 f"no room for {item.size_bytes:,} bytes: all of the {self.capacity_bytes:,} that the node's cache may "
@@ -203,22 +208,31 @@ class NodeCache:
                 advice="Raise launch.loader.cache_bytes, or wait for the other run on this node.",
             )
 
+    def _entries(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """Entries and parts. What else lies there is somebody's: nobody counts it, or takes it away."""
+        for path in entries(self._files):
+            with contextlib.suppress(FileNotFoundError):  # a failed maker takes its part away unasked
+                status = path.lstat()
+                if ENTRY.fullmatch(path.name) and stat.S_ISREG(status.st_mode):
+                    yield path, status
+
     def _held(self) -> dict[Path, os.stat_result]:
         """Entries and parts; what a killed maker left half made is taken away."""
         held = {}
-        for path in self._files.iterdir():
+        for path, status in self._entries():
             # A part whose lock is free has lost its maker.
             if path.suffix == PART and _try_lock(self._locks / path.stem):
                 path.unlink(missing_ok=True)
                 continue
-            with contextlib.suppress(FileNotFoundError):  # a failed maker takes its part away unasked
-                held[path] = path.stat()
+            held[path] = status
         return held
 
     def _in_use(self) -> set[str]:
         """Names in leases whose holders live; leases of the dead are taken away."""
         names: set[str] = set()
-        for pin in self._leases.iterdir():
+        for pin in entries(self._leases):
+            if not LEASE.fullmatch(pin.name) or pin.is_symlink() or not pin.is_file():
+                continue
             with contextlib.suppress(FileNotFoundError):
                 # A pin that can be locked has no living owner.
                 if _try_lock(pin):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -34,6 +35,17 @@ def die_with_parent() -> None:
     The parent may already be gone: callers compare `os.getppid()` afterwards.
     """
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def has_ended(pid: int, within_s: float) -> bool:
+    """Wait for the end of a child, which stays to be waited for."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(1000 * within_s))
+    finally:
+        os.close(descriptor)
 
 
 def end_in_order(process: subprocess.Popen[Any], within_s: float, number: signal.Signals = signal.SIGTERM) -> None:

@@ -9,8 +9,11 @@ import pytest
 
 from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.training.config.encoder_specs import CustomEncoderSpec
+from headway.training.config.shards import ShardSpec
+from headway.training.data.encode import hosted_encoder
 from headway.training.data.encode.host import HostedCode
 from headway.training.data.encode.hosted_encoder import check_custom_encoder
+from headway.training.data.encode.process import NoAnswerInTime
 from headway.training.launch.base.process_tree import ALREADY_DEAD, process_state
 from tests.training.data.own_words import Own, rows
 
@@ -165,3 +168,38 @@ def test_what_an_encoder_forked_ends_with_it_and_keeps_nobody_waiting(own: Own, 
         own.fit(own.spec())
     pid = int(left.read_text())
     until(lambda: process_state(pid) in ALREADY_DEAD, what=f"the end of {pid}, which the encoder forked,")
+
+
+def encoder_of(spec: ShardSpec) -> CustomEncoderSpec:
+    assert isinstance(spec.encoder, CustomEncoderSpec)
+    return spec.encoder
+
+
+@pytest.mark.parametrize("how", ["        import time; time.sleep(1000)", "        while True: pass"])
+def test_a_try_of_an_encoder_that_does_not_end_is_over_at_its_deadline(
+    own: Own, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(hosted_encoder, "WITHIN_S", 3.0)
+    own.write("        found = set()", how)
+    spec = own.spec()
+    with pytest.raises(NoAnswerInTime, match=r"'my_words.encoder:Words': .*did not answer within 3 s.*import, fit"):
+        hosted_encoder.try_custom_encoder(encoder_of(spec), own.code(spec), next(rows(0, 7)))
+
+
+def test_an_import_that_does_not_end_is_over_at_its_deadline(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosted_encoder, "WITHIN_S", 3.0)
+    own.write("class Options", "import time; time.sleep(1000)\n\n\nclass Options")
+    spec = own.spec()
+    with pytest.raises(NoAnswerInTime, match="did not answer within 3 s"):
+        check_custom_encoder(encoder_of(spec), own.code(spec))
+
+
+def test_what_left_the_encoders_group_ends_with_it(own: Own) -> None:
+    left = own.root / "left"
+    start = "subprocess.Popen(['sleep', '1000'], start_new_session=True, stdin=-3, stdout=-3, stderr=-3)"
+    own.write(
+        "        found = set()",
+        f"        import subprocess\n        open({str(left)!r}, 'w').write(str({start}.pid))\n        found = set()",
+    )
+    own.fit(own.spec())
+    assert process_state(int(left.read_text())) in ALREADY_DEAD

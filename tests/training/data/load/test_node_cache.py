@@ -52,6 +52,25 @@ def test_no_other_user_reads_the_shards_of_a_cache_that_is_made_here_and_a_team_
     assert [path.stat().st_mode & 0o777 for path in (tmp_path / "new", shared)] == [0o700, 0o770]
 
 
+@pytest.mark.parametrize("place", ["files", "leases"])
+def test_what_is_none_of_ours_is_neither_counted_nor_removed(tmp_path: Path, place: str) -> None:
+    cache = NodeCache(tmp_path / "cache", 150)
+    cache.pin([item("a")]).close()
+    cache.entry(item("a"), filled(1))
+    folder = cache.folder / place
+    (folder / "notes.txt").write_bytes(b"x" * 1000)
+    (folder / "folder").mkdir()
+    (folder / ("0" * 64)).symlink_to(tmp_path / "nowhere")
+    (folder / ("1" * 32)).symlink_to("1" * 32)
+    os.mkfifo(folder / "pipe")
+    before = sorted(folder.iterdir())
+    assert [each.name for each in cache.unused_since(1 << 40, evict=False)] == [item("a").name]
+    cache.entry(item("b"), filled(2))  # in the stead of `a`
+    assert cache.unused_since(1 << 40, evict=True) == [item("b")]
+    ours = {folder / item("a").name} if place == "files" else set()
+    assert sorted(folder.iterdir()) == sorted({*before} - ours)
+
+
 def test_an_entry_is_made_once_and_stays(tmp_path: Path) -> None:
     cache = NodeCache(tmp_path / "cache", 1000)
     with_lease = cache.pin([item("a")])
