@@ -80,7 +80,8 @@ OF_STEPS: tuple[State, ...] = ("productive", "data_wait", "sync", "validation", 
 _OF_PARTS: Mapping[str, State] = {"data": "data_wait", "sync": "sync", "staging": "checkpoint_stall"}
 _OF_STAGES: Mapping[str, State] = {
     **dict.fromkeys(STAGES, "preparation"),
-    **{"launch": "start", "verify": "evaluation", "score": "evaluation", "evaluate": "evaluation"},
+    **{"launch": "start", "rung": "start", "verify": "evaluation", "evaluate": "evaluation"},
+    **{"score": "evaluation", "finalists": "evaluation"},
     "register": "registration",
 }
 _OF_EVENTS: Mapping[str, State] = {
