@@ -28,7 +28,7 @@ class TrialRow(BaseModel):
     settings: Settings
     run: str
     value: float | None = None
-    """On the examples that rank; None: it failed."""
+    """Of the trained model, on the examples that rank; None: it paused at a rung, or failed."""
     low: float | None = None
     high: float | None = None
     round: int = 1
@@ -95,7 +95,7 @@ def report(context: RunContext, found: SearchResult, best: RetrainSummary) -> Tr
         greater_is_better=score.greater_is_better,
         num_ranking_examples=score.num_examples,
         levels=list(found.levels),
-        trials=[_row(trial) for trial in found.trials],
+        trials=[_row(trial, found.levels[-1]) for trial in found.trials],
         steps_spent=found.steps_spent,
         steps_saved=found.steps_of_all - found.steps_spent,
         is_decided=found.verdict is None or found.verdict.is_decided,
@@ -114,7 +114,7 @@ def report(context: RunContext, found: SearchResult, best: RetrainSummary) -> Tr
     return summary
 
 
-def _row(trial: SearchedTrial) -> TrialRow:
+def _row(trial: SearchedTrial, end: int) -> TrialRow:
     result = trial.result
     row = TrialRow(
         trial=result.trial.number,
@@ -126,8 +126,9 @@ def _row(trial: SearchedTrial) -> TrialRow:
     )
     if result.error is not None:
         return row.model_copy(update={"cause": result.error.cause, "what": result.error.what})
-    assert result.score is not None
-    figure = result.score.figure
+    # Without rungs there is one level, whatever the lengths of the runs.
+    if (figure := trial.figures.get(end)) is None:
+        return row
     return row.model_copy(update={"value": figure.value, "low": figure.low, "high": figure.high})
 
 
@@ -211,12 +212,14 @@ def _steps_line(summary: TrialsSummary) -> str:
 
 
 def _places(place: int, row: TrialRow) -> tuple[str, str]:
-    return "-" if row.value is None else str(place), str(row.trial)
+    return "-" if row.cause is not None else str(place), str(row.trial)
 
 
 def _figure(row: TrialRow) -> str:
-    if row.value is None:
+    if row.cause is not None:
         return f"failed ({row.cause}): {row.what}"
+    if row.value is None:
+        return f"paused at step {row.steps:,}"
     return f"{row.value:.4f} [{row.low:.4f}, {row.high:.4f}]"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.stage_records import newest_record_of
-from headway.tasks.search.rungs import WHERE, Pace, too_short
+from headway.tasks.search.rungs import WHERE, AttemptPace, too_short
 from headway.tasks.search.trials_spec import TrialsSpec
 from headway.training.checkpoint.layout import run_folder
 from headway.training.config.training_spec import TrainingSpec
@@ -40,12 +40,12 @@ def require_worthwhile(workspace: Workspace, pipeline: str, spec: TrialsSpec, tr
         )
 
 
-def _last_pace(workspace: Workspace, pipeline: str) -> Pace | None:
+def _last_pace(workspace: Workspace, pipeline: str) -> AttemptPace | None:
     last = newest_record_of(workspace, pipeline, "launch")
     return None if last is None else pace_of(workspace.local_path(run_folder(last.document)))
 
 
-def pace_of(run_dir: Path) -> Pace | None:
+def pace_of(run_dir: Path) -> AttemptPace | None:
     """By the newest attempt of a run that took two steps; None: no such attempt was here."""
     for record in reversed(AttemptRecords(run_dir).all()):
         spool = AttemptFiles(attempt_folder(run_dir, record.attempt)).rank_spool(0)
@@ -59,5 +59,5 @@ def pace_of(run_dir: Path) -> Pace | None:
         start_s = max(0.0, first_unix_s - record.start_unix_s) + max(0.0, record.end_unix_s - end_unix_s)
         # The first step compiles and warms up; the others are what a longer rung has more of.
         rest_s = end_unix_s - first_unix_s - float(steps[0]["duration_s"])
-        return Pace(start_s=start_s, step_s=max(rest_s, 1e-9) / (len(steps) - 1))
+        return AttemptPace(start_s=start_s, step_s=max(rest_s, 1e-9) / (len(steps) - 1))
     return None

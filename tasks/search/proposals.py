@@ -38,7 +38,7 @@ ASKED_PER_TRIAL = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class PastTrial:
     """What is known of a trial."""
 
     trial: Trial
@@ -48,7 +48,7 @@ class Record:
 
 
 def next_round(
-    spec: TrialsSpec, training: TrainingSpec, number: int, records: Sequence[Record], max_steps: int
+    spec: TrialsSpec, training: TrainingSpec, number: int, records: Sequence[PastTrial], max_steps: int
 ) -> tuple[Trial, ...]:
     """The trials of a round; empty where the space has no others.
 
@@ -72,7 +72,7 @@ def next_round(
 
 
 def _proposed(
-    spec: TrialsSpec, training: TrainingSpec, number: int, records: Sequence[Record], max_steps: int
+    spec: TrialsSpec, training: TrainingSpec, number: int, records: Sequence[PastTrial], max_steps: int
 ) -> Iterator[Settings]:
     """Without end. What `training` takes of it: a sampler knows no conditions between settings."""
     study = _study(spec, number, records, max_steps)
@@ -86,7 +86,7 @@ def _proposed(
             yield settings
 
 
-def _study(spec: TrialsSpec, number: int, records: Sequence[Record], max_steps: int) -> Study:
+def _study(spec: TrialsSpec, number: int, records: Sequence[PastTrial], max_steps: int) -> Study:
     import optuna
     from optuna.trial import TrialState, create_trial
 
@@ -110,7 +110,7 @@ def _study(spec: TrialsSpec, number: int, records: Sequence[Record], max_steps: 
     return study
 
 
-def _level_to_learn_from(records: Sequence[Record], num_settings: int) -> int:
+def _level_to_learn_from(records: Sequence[PastTrial], num_settings: int) -> int:
     """The furthest rung that tells enough trials apart: a Gaussian process takes figures of one length alone."""
     counts: dict[int, int] = {}
     for record in records:

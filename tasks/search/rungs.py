@@ -32,7 +32,7 @@ Rungs = tuple[int, ...] | GeometricRungs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class RungScore:
     """What a trial has come to at a rung."""
 
     number: int
@@ -43,7 +43,7 @@ class Standing:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pace:
+class AttemptPace:
     """What an attempt of a run takes on this machine."""
 
     start_s: float
@@ -83,7 +83,7 @@ def num_promoted(num_trials: int, step: int, following: int) -> int:
     return max(1, num_trials * step // following)
 
 
-def promoted(standings: Collection[Standing], num: int) -> tuple[list[int], list[int]]:
+def promoted(scores: Collection[RungScore], num: int) -> tuple[list[int], list[int]]:
     """Numbers of the trials that go on from a rung, and of those that stay there, the best first.
 
     What is ahead goes on beside the others, in place of none of them: it costs no step, or fewer.
@@ -91,7 +91,7 @@ def promoted(standings: Collection[Standing], num: int) -> tuple[list[int], list
     Args:
         num: how many go on.
     """
-    ranked = sorted(standings, key=lambda each: (each.value, each.number))
+    ranked = sorted(scores, key=lambda each: (each.value, each.number))
     ahead = [each.number for each in ranked if each.is_ahead]
     others = [each.number for each in ranked if not each.is_ahead]
     return [*ahead, *others[:num]], others[num:]
@@ -124,7 +124,7 @@ def require_past_warmup(steps: Sequence[int], training: TrainingSpec) -> None:
     )
 
 
-def too_short(steps: Sequence[int], pace: Pace, min_starts: int) -> str:
+def too_short(steps: Sequence[int], pace: AttemptPace, min_starts: int) -> str:
     """Why a rung is not worth the starts of its attempts, with the arithmetic; empty where it is."""
     if len(steps) == 1 or not min_starts:
         return ""

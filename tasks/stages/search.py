@@ -15,8 +15,8 @@ from headway.data_contracts.store.errors import TrainingFailed
 from headway.data_contracts.types.report_text import count
 from headway.tasks.core.context import RunContext
 from headway.tasks.search.pace import pace_of, require_worthwhile
-from headway.tasks.search.proposals import Record, next_round
-from headway.tasks.search.rungs import Standing, num_promoted, promoted, too_short
+from headway.tasks.search.proposals import PastTrial, next_round
+from headway.tasks.search.rungs import RungScore, num_promoted, promoted, too_short
 from headway.tasks.search.trials_spec import TrialsSpec
 from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.launch import num_training_rows
@@ -171,8 +171,8 @@ class _Search:
             if step == self._levels[-1]:
                 self._report(step, scored, [])
                 return
-            standings = [
-                Standing(
+            scores = [
+                RungScore(
                     number=number,
                     value=self._value(number, step),
                     # Trained further before, or ended by converging before the rung.
@@ -181,7 +181,7 @@ class _Search:
                 for number in scored
             ]
             # By how many were to come here: of those that failed none goes on.
-            on, staying = promoted(standings, num_promoted(num_wanted, step, self._levels[level + 1]))
+            on, staying = promoted(scores, num_promoted(num_wanted, step, self._levels[level + 1]))
             self._report(step, scored, on)
 
     def _at(self, step: int, numbers: Sequence[int]) -> list[int]:
@@ -263,11 +263,11 @@ class _Search:
                 self._context.ledger.event("rung", message=f"not worth its starts: {why}", step=self._levels[0])
 
 
-def _record(trial: SearchedTrial) -> Record:
+def _record(trial: SearchedTrial) -> PastTrial:
     score = trial.result.score
     sign = -1 if score is not None and score.greater_is_better else 1
     values = {step: sign * figure.value for step, figure in trial.figures.items()}
-    return Record(trial=trial.result.trial, values=values, has_failed=trial.result.error is not None)
+    return PastTrial(trial=trial.result.trial, values=values, has_failed=trial.result.error is not None)
 
 
 def _all_failed(context: RunContext, results: Sequence[TrialResult]) -> TrainingFailed:

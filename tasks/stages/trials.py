@@ -40,7 +40,7 @@ from headway.tasks.stages.launch import (
 from headway.tasks.stages.scoring import ScoringHarness, only
 from headway.tasks.stages.starting_point import ResolvedStart
 from headway.training.checkpoint import recycled_files
-from headway.training.checkpoint.layout import run_folder
+from headway.training.checkpoint.layout import committed_steps, run_folder
 from headway.training.checkpoint.retention import discard_expired
 from headway.training.config.shards import ShardSpec
 from headway.training.evaluation.statistics import paired_difference, ratio_interval
@@ -187,7 +187,7 @@ def _rung(context: RunContext, each: PlannedTrial, spec: LaunchSpec, tracking_ur
             try:
                 run_to_completion(context, spec, gang, poll)
             except RunStopped as stopped:
-                if not _is_at_rung(stopped):
+                if not _is_at_rung(context, each, step, stopped):
                     raise
                 _keep_one_checkpoint(context, each, step)
         reached = checkpoint_at(context, each.run, step)
@@ -196,8 +196,12 @@ def _rung(context: RunContext, each: PlannedTrial, spec: LaunchSpec, tracking_ur
     return StageOutput(document=reached, num_steps=num_steps_since(run_dir, since_unix_s))
 
 
-def _is_at_rung(error: HeadwayError) -> bool:
-    return isinstance(error, RunStopped) and error.reason == "step reached"
+def _is_at_rung(context: RunContext, each: PlannedTrial, step: int, error: RunStopped) -> bool:
+    """Whether a run ended because it came to its rung: whatever else stopped it is meant for the whole search."""
+    if error.reason != "step reached":
+        return False
+    reached = committed_steps(context.workspace.local_path(f"{run_folder(each.run)}/checkpoints"))
+    return bool(reached) and reached[-1] >= step
 
 
 def _keep_one_checkpoint(context: RunContext, each: PlannedTrial, step: int) -> None:
@@ -243,11 +247,15 @@ def _train_together(
             )
             watched.append(stacks[-1].enter_context(training))
 
+        def ends_alone(error: HeadwayError) -> bool:
+            return is_permanent(error) or (isinstance(error, RunStopped) and error.reason == "step reached")
+
         def ended(number: int, error: HeadwayError | None) -> None:
             each = new[number]
             result = results[each.trial.number]
-            if error is not None and _is_at_rung(error):
-                assert to_step is not None  # else none stops at a step
+            if isinstance(error, RunStopped):
+                if to_step is None or not _is_at_rung(context, each, to_step, error):
+                    raise error
                 _keep_one_checkpoint(context, each, to_step)
                 error = None
             stacks[number].__exit__(None if error is None else type(error), error, None)
@@ -264,12 +272,8 @@ def _train_together(
                 results[each.trial.number] = _failed(context, result, damage)
 
         if new:
-            run_all_to_completion(context, spec, watched, at_once=at_once, tolerable=_ends_alone, ended=ended)
+            run_all_to_completion(context, spec, watched, at_once=at_once, tolerable=ends_alone, ended=ended)
     return list(results.values())
-
-
-def _ends_alone(error: HeadwayError) -> bool:
-    return is_permanent(error) or _is_at_rung(error)
 
 
 def _is_trained(context: RunContext, each: PlannedTrial, to_step: int | None) -> bool:

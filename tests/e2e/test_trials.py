@@ -212,6 +212,9 @@ def test_the_best_of_trials_goes_through_the_gate_into_the_registry_and_a_repeat
     summary = events[-1]
     assert summary["event"] == "trials" and [row["trial"] for row in summary["trials"]] == [2, 1]
     assert summary["trials"][0]["settings"] == {"optimizer.lr": BETTER_LR}
+    assert (summary["levels"], summary["steps_spent"], summary["steps_saved"]) == ([40], 80, 0)
+    assert [row["steps"] for row in summary["trials"]] == [40, 40] and summary["is_decided"]
+    assert summary["verdict"] == "trial 2 is better than trial 1: their intervals lie apart"
     assert summary["keep"] == f"training: {{optimizer: {{lr: {BETTER_LR}}}}}"
     best = summary["best"]
     assert best["version"] == "1" and best["is_champion"] and best["promoted"]

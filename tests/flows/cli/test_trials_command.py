@@ -11,7 +11,7 @@ import pytest
 from headway.flows.cli.command_line import run
 from headway.flows.trials.report import as_yaml
 from headway.tasks.search import pace
-from headway.tasks.search.rungs import Pace
+from headway.tasks.search.rungs import AttemptPace
 
 TRIALS = """\
 evaluation: {ranking_share: 0.5}
@@ -79,7 +79,7 @@ def test_rungs_that_are_too_short_for_what_starts_took_here_are_refused_before_a
         file.write(TRIALS.replace("  vary:", "  rungs: [60, 180]\n  vary:"))
     assert trials(capsys, monkeypatch, "--dry-run")[0] == 0, "nobody knows what a start takes"
     (project / "workspace" / "stages").mkdir()
-    monkeypatch.setattr(pace, "_last_pace", lambda workspace, pipeline: Pace(start_s=3.0, step_s=0.01))
+    monkeypatch.setattr(pace, "_last_pace", lambda workspace, pipeline: AttemptPace(start_s=3.0, step_s=0.01))
     code, out, err = trials(capsys, monkeypatch)
     assert code == 2 and not out
     assert "trains 60 steps x 10 ms = 0.6 s, and starting to takes 3 s: less than 20 starts, 60 s" in err

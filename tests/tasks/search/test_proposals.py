@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headway.tasks.search.proposals import Record, next_round
-from headway.tasks.search.rungs import Standing, num_promoted, promoted
+from headway.tasks.search.proposals import PastTrial, next_round
+from headway.tasks.search.rungs import RungScore, num_promoted, promoted
 from headway.tasks.search.trials_spec import Settings, Trial, TrialsSpec
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 
@@ -33,10 +33,10 @@ def loss(chosen: Settings, step: int) -> float:
     return off + 10 / step
 
 
-def search(wanted: TrialsSpec, rounds: int = 3, before: list[Record] | None = None) -> list[Record]:
+def search(wanted: TrialsSpec, rounds: int = 3, before: list[PastTrial] | None = None) -> list[PastTrial]:
     """Halving over so many rounds; a repeat has the scores of all trials before it at hand, and asks for none twice."""
     known = {record.trial.training.model_dump_json(): record for record in before or ()}
-    records: list[Record] = []
+    records: list[PastTrial] = []
     for number in range(rounds):
         alive = next_round(wanted, TRAINING, number, records, STEPS[-1])
         values: dict[int, dict[int, float]] = {trial.number: {} for trial in alive}
@@ -48,13 +48,13 @@ def search(wanted: TrialsSpec, rounds: int = 3, before: list[Record] | None = No
                 found = None if of_before is None else of_before.values.get(step)
                 values[each][step] = loss(made[each].settings, step) if found is None else found
             if place + 1 < len(STEPS):
-                standings = [Standing(number=each, value=values[each][step]) for each in on]
-                on, _ = promoted(standings, num_promoted(len(on), step, STEPS[place + 1]))
-        records += [Record(trial=trial, values=values[trial.number]) for trial in alive]
+                scores = [RungScore(number=each, value=values[each][step]) for each in on]
+                on, _ = promoted(scores, num_promoted(len(on), step, STEPS[place + 1]))
+        records += [PastTrial(trial=trial, values=values[trial.number]) for trial in alive]
     return records
 
 
-def best(records: list[Record]) -> float:
+def best(records: list[PastTrial]) -> float:
     return min(record.values[540] for record in records if 540 in record.values)
 
 
@@ -64,7 +64,7 @@ def test_a_search_that_learns_beats_draws_of_the_same_cost_and_begins_with_them(
     assert len(learned) == len({each.trial.training.model_dump_json() for each in learned}) == 27
     assert [each.trial.number for each in learned] == list(range(1, 28))
 
-    def off(records: list[Record]) -> float:
+    def off(records: list[PastTrial]) -> float:
         return sum(record.values[60] for record in records[9:]) / 18
 
     assert best(learned) <= best(drawn) and off(learned) < 0.9 * off(drawn)
@@ -81,7 +81,7 @@ def test_a_search_that_is_killed_after_any_round_proposes_the_same_when_it_is_re
     assert part == whole[: len(part)]
     assert search(wanted, before=part) == whole
     # Killed within the round: some of its trials have scores already.
-    torn = [Record(trial=each.trial, values=dict(list(each.values.items())[:1])) for each in whole[::2]]
+    torn = [PastTrial(trial=each.trial, values=dict(list(each.values.items())[:1])) for each in whole[::2]]
     assert search(wanted, before=torn) == whole
 
 
@@ -115,10 +115,10 @@ def test_trials_that_failed_are_kept_away_from() -> None:
     """Of rates above 0.01 none survives."""
     first = next_round(spec("tpe"), TRAINING, 0, [], 540)
 
-    def record(trial: Trial) -> Record:
+    def record(trial: Trial) -> PastTrial:
         if float(trial.settings["optimizer.lr"] or 0) > 0.01:
-            return Record(trial=trial, has_failed=True)
-        return Record(trial=trial, values=dict.fromkeys(STEPS, 1.0 + 0.01 * trial.number))
+            return PastTrial(trial=trial, has_failed=True)
+        return PastTrial(trial=trial, values=dict.fromkeys(STEPS, 1.0 + 0.01 * trial.number))
 
     records = [record(trial) for trial in first]
     for number in (1, 2):
@@ -129,12 +129,12 @@ def test_trials_that_failed_are_kept_away_from() -> None:
 
 def test_a_space_that_is_tried_whole_ends_the_search() -> None:
     small = TrialsSpec.model_validate({"vary": {"seed": [1, 2, 3]}, "search": "tpe", "draws": 2, "rounds": 3})
-    records: list[Record] = []
+    records: list[PastTrial] = []
     sizes = []
     for number in range(3):
         trials = next_round(small, TRAINING, number, records, 540)
         sizes.append(len(trials))
-        records += [Record(trial=trial, values={540: float(trial.number)}) for trial in trials]
+        records += [PastTrial(trial=trial, values={540: float(trial.number)}) for trial in trials]
     assert sum(sizes) == 3 and sizes[-1] == 0
 
 
@@ -142,7 +142,7 @@ def test_a_choice_that_training_does_not_take_beside_the_others_is_asked_for_no_
     vary = {"global_batch_sequences": [8, 16], "micro_batch_sequences": {"integer": [4, 6]}}
     wanted = TrialsSpec.model_validate({"vary": vary, "search": "tpe", "draws": 1, "rounds": 2})
     first = Trial(number=1, settings={"global_batch_sequences": 8, "micro_batch_sequences": 4}, training=TRAINING)
-    (second,) = next_round(wanted, TRAINING, 1, [Record(trial=first, values={540: 1.0})], 540)
+    (second,) = next_round(wanted, TRAINING, 1, [PastTrial(trial=first, values={540: 1.0})], 540)
     assert second.settings["micro_batch_sequences"] == 4
 
 

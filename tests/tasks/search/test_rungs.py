@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.tasks.search.rungs import (
+    AttemptPace,
     GeometricRungs,
-    Pace,
-    Standing,
+    RungScore,
     levels,
     num_at_each,
     num_promoted,
@@ -28,8 +28,8 @@ STEPS = st.lists(st.integers(1, 5000), min_size=1, max_size=5, unique=True).map(
 VALUES = st.lists(st.floats(-10, 10), min_size=1, max_size=30)
 
 
-def standings(values: list[float], ahead: frozenset[int] = frozenset()) -> list[Standing]:
-    return [Standing(number=n, value=value, is_ahead=n in ahead) for n, value in enumerate(values, 1)]
+def scores(values: list[float], ahead: frozenset[int] = frozenset()) -> list[RungScore]:
+    return [RungScore(number=n, value=value, is_ahead=n in ahead) for n, value in enumerate(values, 1)]
 
 
 def test_rungs_end_with_the_run_whether_it_is_named_or_not() -> None:
@@ -66,7 +66,7 @@ def test_of_nine_trials_three_go_on_and_of_these_one() -> None:
 def test_the_best_go_on_and_a_round_never_takes_more_than_all_of_it_trained(
     values: list[float], steps: tuple[int, ...]
 ):
-    alive = standings(values)
+    alive = scores(values)
     for step, following in pairwise(steps):
         on, staying = promoted(alive, num_promoted(len(alive), step, following))
         assert sorted([*on, *staying]) == [each.number for each in alive] and on
@@ -81,14 +81,14 @@ def test_the_best_go_on_and_a_round_never_takes_more_than_all_of_it_trained(
 @given(VALUES.filter(lambda values: len(values) > 1), st.data())
 def test_what_was_trained_further_before_takes_nobodys_place(values: list[float], data: st.DataObject) -> None:
     ahead = data.draw(st.frozensets(st.integers(1, len(values))))
-    on, staying = promoted(standings(values, ahead), max(1, len(values) // 3))
+    on, staying = promoted(scores(values, ahead), max(1, len(values) // 3))
     assert ahead <= set(on) and not ahead & set(staying)
-    others = [each for each in standings(values) if each.number not in ahead]
+    others = [each for each in scores(values) if each.number not in ahead]
     assert len(on) - len(ahead) == min(len(others), max(1, len(values) // 3))
 
 
 def test_of_equal_trials_the_first_goes_on() -> None:
-    assert promoted(standings([0.5, 0.5, 0.5]), 1) == ([1], [2, 3])
+    assert promoted(scores([0.5, 0.5, 0.5]), 1) == ([1], [2, 3])
 
 
 def test_a_rung_within_the_warm_up_is_refused_with_the_arithmetic() -> None:
@@ -102,7 +102,7 @@ def test_a_rung_within_the_warm_up_is_refused_with_the_arithmetic() -> None:
 
 
 def test_a_rung_shorter_than_so_many_starts_is_named_with_the_arithmetic() -> None:
-    pace = Pace(start_s=3.0, step_s=0.1)
+    pace = AttemptPace(start_s=3.0, step_s=0.1)
     said = too_short((60, 1000), pace, 20)
     assert "trains 60 steps x 100 ms = 6 s, and starting to takes 3 s: less than 20 starts, 60 s" in said
     assert said.endswith("Rungs pay that are 600 steps apart")
