@@ -1,6 +1,7 @@
 """Trials over the pipeline, the best one kept:
 
-snapshot ─► validate ─► shard ─► train each ─► rank ─► verify ─► evaluate ─► register
+snapshot ─► validate ─► shard ─► ┌► train each ─► rank ─┐ ─► verify ─► evaluate ─► register
+                                 └─── rungs, rounds ◄───┘
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from headway.flows.trials.wanted import wanted_trials
 from headway.flows.windows.admission import keeping_to_windows
 from headway.tasks.rows.heldout_parts import require_parts
 from headway.tasks.rows.slices import require_columns
+from headway.tasks.search.pace import require_worthwhile
 from headway.tasks.stages.register import tracking_uri
+from headway.tasks.stages.search import Scoring, search
 from headway.tasks.stages.shard import shard
 from headway.tasks.stages.snapshot import snapshot
-from headway.tasks.stages.trials import rank_trials, train_trials
 from headway.tasks.stages.validate import validate
 
 keep_running()  # as the module is imported: Prefect loads a flow, and then takes up its slot
@@ -35,17 +37,25 @@ def trials(request: TrialsRequest) -> TrialsSummary | State[TrialsSummary]:
         request: Whose training to try settings of, and what may come of it.
     """
     with session(request) as (run, pipeline):
-        wanted, at_once = wanted_trials(pipeline)
+        wanted = wanted_trials(pipeline)
+        require_worthwhile(run.workspace, run.pipeline, wanted, pipeline.training)
         files = snapshot(run, pipeline.contract, pipeline.source)
         require_columns(run.workspace, pipeline.evaluation.slices, files)
         receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
         manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
         require_parts(run, pipeline.evaluation.ranking_share, pipeline.source, manifest)
         # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
-        tried = train_trials(run, wanted, pipeline.launch, manifest, tracking_uri(run, pipeline.registry), at_once)
-        ranked = rank_trials(run, pipeline.evaluation, pipeline.launch, pipeline.shards, pipeline.source, tried)
+        found = search(
+            run,
+            wanted,
+            pipeline.training,
+            pipeline.launch,
+            manifest,
+            tracking_uri(run, pipeline.registry),
+            Scoring(evaluation=pipeline.evaluation, shards=pipeline.shards, source=pipeline.source),
+        )
         # From here on the flow run works on the best one's run, and takes its lock.
-        run.at.run = ranked[0].run.sha256[:16]
-        best = pipeline.model_copy(update={"training": ranked[0].trial.training})
-        evaluation, outcome = evaluate_and_register(run, best, ranked[0].run)
-        return as_state(report(run, ranked, summarise(run, best, receipt, evaluation, outcome)))
+        run.at.run = found.best.run.sha256[:16]
+        best = pipeline.model_copy(update={"training": found.best.trial.training})
+        evaluation, outcome = evaluate_and_register(run, best, found.best.run)
+        return as_state(report(run, found, summarise(run, best, receipt, evaluation, outcome)))

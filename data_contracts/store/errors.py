@@ -46,9 +46,9 @@ Cause = Literal[
     "infrastructure",
 ]
 
-StopReason = Literal["requested", "window closed", "budget spent", "cost bound reached"]
-"""Why a run ends before its last step and may go on: somebody wanted it, its window or its own time is over, or it has
-cost what it may."""
+StopReason = Literal["requested", "step reached", "window closed", "budget spent", "cost bound reached"]
+"""Why a run ends before its last step and may go on: somebody wanted it, it came to the step it was to stop at, its
+window or its own time is over, or it has cost what it may."""
 
 EXIT_DEFECT = 70
 EXIT_HUNG_UP = 129

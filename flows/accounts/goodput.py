@@ -80,7 +80,8 @@ OF_STEPS: tuple[State, ...] = ("productive", "data_wait", "sync", "validation", 
 _OF_PARTS: Mapping[str, State] = {"data": "data_wait", "sync": "sync", "staging": "checkpoint_stall"}
 _OF_STAGES: Mapping[str, State] = {
     **dict.fromkeys(STAGES, "preparation"),
-    **{"launch": "start", "verify": "evaluation", "score": "evaluation", "evaluate": "evaluation"},
+    **{"launch": "start", "rung": "start", "verify": "evaluation", "evaluate": "evaluation"},
+    **{"score": "evaluation", "finalists": "evaluation"},
     "register": "registration",
 }
 _OF_EVENTS: Mapping[str, State] = {
@@ -207,12 +208,14 @@ def goodput_of(flow: FlowTrace, attempts: Sequence[AttemptTrace], before: Goodpu
 def goodput_of_trials(flow: FlowTrace, runs: Sequence[Sequence[AttemptTrace]]) -> Goodput:
     """The account of a flow run that was at several runs, as trials are, in turn or beside each other.
 
-    Each run's devices are its own from its first attempt to its last; before, between and after them the flow run holds
-    as many as the largest had. Of wall time, which passes once, an instant of several runs has the state of one.
+    Each run's devices are its own from its first attempt to its last, or until it pauses at a rung; before, between and
+    after them the flow run holds as many as the largest had. Of wall time, which passes once, an instant of several
+    runs has the state of one.
 
     Args:
         runs: attempts of each, oldest first.
     """
+    runs = [stretch for attempts in runs for stretch in _stretches(attempts)]
     own = [goodput_of(_while_trained(flow, attempts), attempts, None) for attempts in runs if attempts]
     if not own:
         return goodput_of(flow, (), None)
@@ -248,6 +251,17 @@ def goodput_of_trials(flow: FlowTrace, runs: Sequence[Sequence[AttemptTrace]]) -
         reached_unix_s=max(each.reached_unix_s for each in own),
         stopped_for=flow.stopped_for,
     )
+
+
+def _stretches(attempts: Sequence[AttemptTrace]) -> list[Sequence[AttemptTrace]]:
+    """Those between two pauses at rungs, while others of the flow run's runs train."""
+    ends = [
+        place
+        for place, attempt in enumerate(attempts, 1)
+        if attempt.record.state == "stopped" and attempt.record.failure.reason == "step reached"
+    ]
+    bounds = [0, *(end for end in ends if end < len(attempts)), len(attempts)]
+    return [attempts[begin:end] for begin, end in itertools.pairwise(bounds)]
 
 
 def _while_trained(flow: FlowTrace, attempts: Sequence[AttemptTrace]) -> FlowTrace:

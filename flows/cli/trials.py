@@ -16,7 +16,7 @@ from headway.training.observe.process_ends import process_start_unix_s
 
 def trials(
     pipeline: Pipeline,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the settings, and train nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show settings and steps, and train nothing.")] = False,
     workspace: WorkspaceUri = "",
     promote: Promote = True,
     register: Register = True,
@@ -26,7 +26,7 @@ def trials(
     in_window: InWindow = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train each setting of `trials`, and continue the best."""
+    """Try the settings of `trials`, and continue the best."""
     started_unix_s = process_start_unix_s()
     request = TrialsRequest(
         pipeline=pipeline,
@@ -44,20 +44,24 @@ def trials(
 
 
 def _check_and_run(request: TrialsRequest, started_unix_s: float, *, dry_run: bool, as_json: bool) -> None:
+    from headway.data_contracts.store.publication import Workspace
     from headway.flows.config.preflight import check_request
-    from headway.flows.trials.wanted import wanted_trials
+    from headway.flows.trials.wanted import plan_of, wanted_trials
+    from headway.tasks.search.pace import require_worthwhile
 
     # A user's mistake should cost a moment, not the start of a server.
     spec, _, _ = check_request(request)
-    wanted, _ = wanted_trials(spec)
+    plan = plan_of(spec)
+    require_worthwhile(Workspace(request.workspace), spec.pipeline, wanted_trials(spec), spec.training)
     if dry_run:
         from headway.flows.console.console import plain_console
         from headway.flows.trials.report import print_wanted
 
         if as_json:
-            print_json([{"trial": each.number, "settings": each.settings} for each in wanted])
+            settings = [{"trial": each.number, "settings": each.settings} for each in plan.drawn]
+            print_json({**plan._asdict(), "drawn": settings})
         else:
-            print_wanted(wanted, plain_console())
+            print_wanted(plan, plain_console())
         return
     _run(request, started_unix_s, as_json=as_json)
 

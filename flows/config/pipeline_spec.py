@@ -21,8 +21,8 @@ from headway.flows.config.job_class import JobClass
 from headway.flows.config.triggers import TriggersSpec
 from headway.flows.config.windows import WindowsSpec
 from headway.flows.console.pipeline_names import OF_A_PIPELINE, pipeline_files, pipeline_name
-from headway.tasks.core.trials_spec import TrialsSpec
 from headway.tasks.registry.promotion_spec import PromotionSpec
+from headway.tasks.search.trials_spec import TrialsSpec
 from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.register import RegistrySpec
 from headway.training.config.encoder_specs import CustomEncoderSpec, TabularEncoderSpec
@@ -226,7 +226,7 @@ def _check_trials(spec: PipelineSpec, trials: TrialsSpec, path: Path, world_size
                 where="evaluation.ranking_share",
                 advice="Say which share, such as `evaluation: {ranking_share: 0.5}`.",
             )
-        for trial in trials.trials(spec.training):
+        for trial in trials.drawn(spec.training):
             where = f"{path}: {trial.name} ({trial}): "
             methods = own_methods(trial.training.recipe.name, (str(path.parent),))
             require_trainable(trial.training, spec.shards.encoder, world_size, methods)

@@ -28,6 +28,7 @@ NOTICES = {
     "batch": "batch",
     "learning_rate": "rates",
     "trial": "trial",
+    "rung": "rung",
     "recipe.untried": "untried",
     "shard.excluded": "split",
     "shard.without_rows": "split",

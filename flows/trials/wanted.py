@@ -1,22 +1,58 @@
-"""Which trials a pipeline file asks for."""
+"""Which trials a pipeline file asks for, and what they cost in steps."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.config.pipeline_spec import PipelineSpec
-from headway.tasks.core.trials_spec import Trial
+from headway.tasks.search.rungs import num_at_each, planned_steps
+from headway.tasks.search.trials_spec import Trial, TrialsSpec
 
 EXAMPLE = "trials: {vary: {optimizer.lr: {log_uniform: [0.001, 0.1]}}, draws: 8}"
 
 
-def wanted_trials(pipeline: PipelineSpec) -> tuple[tuple[Trial, ...], int]:
-    """All of them, and how many may train at a time.
-
-    Raises:
-        ConfigError: the file asks for none.
-    """
+def wanted_trials(pipeline: PipelineSpec) -> TrialsSpec:
+    """Raises `ConfigError`: the file asks for none."""
     if pipeline.trials is None:
         raise ConfigError(
             "the pipeline file has no trials.", where=pipeline.pipeline, advice=f"Say what varies: `{EXAMPLE}`."
         )
-    return pipeline.trials.trials(pipeline.training), pipeline.trials.max_parallel
+    return pipeline.trials
+
+
+class SearchPlan(NamedTuple):
+    """What a search would do, before anything is scored."""
+
+    drawn: tuple[Trial, ...]
+    """Those that no score decides."""
+    num_trials: int
+    """In all rounds, at most."""
+    rounds: int
+    levels: tuple[int, ...]
+    """Steps at which trials are compared; empty: passes over rows are counted once the shards are there."""
+    num_at_each: tuple[int, ...]
+    """Trials of a round that come to each of them."""
+    num_steps: int | None
+    """To be trained, at most; None: not known yet."""
+    num_steps_of_all: int | None
+    """Were each of them trained to its end."""
+
+
+def plan_of(pipeline: PipelineSpec) -> SearchPlan:
+    """Raises `ConfigError`: as `TrialsSpec.drawn`, and where the file asks for no trials."""
+    spec = wanted_trials(pipeline)
+    drawn = spec.drawn(pipeline.training)
+    per_round = spec.draws or len(drawn)
+    num_trials = max(len(drawn), per_round * spec.rounds) if spec.is_learning else len(drawn)
+    if pipeline.training.max_epochs is not None or pipeline.training.grows_trees:
+        return SearchPlan(drawn, num_trials, spec.rounds, (), (), None, None)
+    levels = spec.levels_of(pipeline.training)
+    of_rounds = [min(per_round, num_trials - first) for first in range(0, num_trials, per_round)]
+    if len(levels) == 1:
+        each = pipeline.training.max_steps
+        steps = sum(trial.training.max_steps for trial in drawn) + (num_trials - len(drawn)) * each
+        return SearchPlan(drawn, num_trials, len(of_rounds), levels, (per_round,), steps, steps)
+    spent = sum(planned_steps(num, levels) for num in of_rounds)
+    at_each = tuple(num_at_each(per_round, levels))
+    return SearchPlan(drawn, num_trials, len(of_rounds), levels, at_each, spent, num_trials * levels[-1])

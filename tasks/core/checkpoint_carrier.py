@@ -90,6 +90,8 @@ class CheckpointCarrier:
             self._thread.join()
             try:
                 self._publish_new()
+                if self._published:  # whoever pauses a run leaves one here, which may have been published before
+                    self._discard_expired(max(self._published))
                 if self._workspace.local_path(f"{self._run_folder}/{RESULT_NAME}").exists():
                     self._require_owned()
                     if (step := self._result_step()) is not None and step not in self._published:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
+from headway.data_contracts.store import stages
 from headway.data_contracts.store.digests import sha256_bytes
 from headway.data_contracts.store.documents import CheckpointManifest, Link, StoredFile
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.strict_json import MAX_RECORD_BYTES
 from headway.tasks.core.context import RunContext
-from headway.training.checkpoint.layout import RESULT_NAME, RunResult, checkpoint_path, run_folder, stored_files
+from headway.training.checkpoint.layout import (
+    MANIFEST_NAME,
+    RESULT_NAME,
+    RunResult,
+    checkpoint_path,
+    run_folder,
+    step_of,
+    stored_files,
+)
 
 
 def result_path(run: Link) -> str:
@@ -39,6 +49,31 @@ def final_checkpoint(context: RunContext, run: Link) -> tuple[str, CheckpointMan
     if manifest.sha256 != result.manifest_sha256:
         raise IntegrityError("the manifest is not the one the run ended with.", where=f"{folder}/manifest.json")
     return folder, manifest
+
+
+def checkpoint_at(context: RunContext, run: Link, step: int) -> CheckpointManifest | None:
+    """A whole checkpoint of a run that came to this step: its model where it is finished, else its newest one.
+
+    None where it has not come so far, or nothing good is left of that.
+    """
+    with contextlib.suppress(IntegrityError, FileNotFoundError):
+        folder, manifest = final_checkpoint(context, run)
+        return _whole(context, folder, manifest)
+    reached = (step_of(name) for name in context.workspace.names(f"{run_folder(run)}/checkpoints"))
+    for each in sorted((each for each in reached if each is not None and each >= step), reverse=True):
+        folder = checkpoint_path(run_folder(run), each)
+        with contextlib.suppress(IntegrityError, FileNotFoundError):
+            data = context.workspace.read(f"{folder}/{MANIFEST_NAME}")
+            manifest = CheckpointManifest.from_bytes(data, where=f"{folder}/{MANIFEST_NAME}")
+            if manifest.run == run and manifest.step == each:
+                return _whole(context, folder, manifest)
+    return None
+
+
+def _whole(context: RunContext, folder: str, manifest: CheckpointManifest) -> CheckpointManifest:
+    for file in stored_files(folder, manifest):
+        stages.check_file(context.workspace, file, context.digests)
+    return manifest
 
 
 def checkpoint_here(workspace: Workspace, folder: str, manifest: CheckpointManifest) -> Path:

@@ -150,7 +150,7 @@ def record_trained(context: RunContext, run: RunSpec, name: str) -> Link:
     started_unix_s = min((record.start_unix_s for record in records), default=time.time())
 
     def made() -> StageOutput:
-        files, num_steps = result_files(context, run.link), _num_steps(run_dir, started_unix_s)
+        files, num_steps = result_files(context, run.link), num_steps_since(run_dir, started_unix_s)
         return StageOutput(document=run, files=files, duration_s=took_s, num_steps=num_steps)
 
     return find_or_make(context, "launch", launch_inputs(run), made, shown=name)
@@ -293,10 +293,10 @@ def _train(
     with showing_slow_ranks(context), watched as (gang, poll):
         run_to_completion(context, spec, gang, poll)
     files = result_files(context, settled.run.link)
-    return StageOutput(document=settled.run, files=files, num_steps=_num_steps(gang.run_dir, started_unix_s))
+    return StageOutput(document=settled.run, files=files, num_steps=num_steps_since(gang.run_dir, started_unix_s))
 
 
-def _num_steps(run_dir: Path, since_unix_s: float) -> int | None:
+def num_steps_since(run_dir: Path, since_unix_s: float) -> int | None:
     """How many steps were made since then: also those that were lost again, but none of an earlier part of the run.
 
     None where that cannot be read: it is for plans alone.

@@ -1,33 +1,37 @@
-"""Stages *trials* and *rank*: each setting is a run of its own; they are ranked on examples that evaluate no model."""
+"""Stages *trials* and *rank*: trials are trained to a step, or to their ends, and scored on examples that evaluate no
+model. `search` beside this says which, and how far.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from headway.data_contracts.sources.reading import SourceSpec
-from headway.data_contracts.store.documents import Document, Interval, Link, Sha256
-from headway.data_contracts.store.errors import HeadwayError, IntegrityError, TrainingFailed
+from headway.data_contracts.store.documents import CheckpointManifest, Document, Interval, Link, RunSpec, Sha256
+from headway.data_contracts.store.errors import HeadwayError, IntegrityError, RunStopped, TrainingFailed
 from headway.tasks.core.candidate import read_candidate
 from headway.tasks.core.code_version import code_version
 from headway.tasks.core.context import RunContext
-from headway.tasks.core.gangs import run_all_to_completion
-from headway.tasks.core.run_result import final_checkpoint
+from headway.tasks.core.gangs import run_all_to_completion, run_to_completion
+from headway.tasks.core.run_result import checkpoint_at, final_checkpoint
 from headway.tasks.core.slow_ranks import showing_slow_ranks
 from headway.tasks.core.stage import StageOutput, find_intact, find_or_make, stage_task
-from headway.tasks.core.trials_spec import Trial
 from headway.tasks.ownership.current_run import is_permanent
 from headway.tasks.ownership.lease_acquisition import observe_lease
 from headway.tasks.rows.heldout_parts import remember_ranking
+from headway.tasks.search.trials_spec import Trial
 from headway.tasks.stages.evaluate import CODE as JUDGING
 from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.launch import (
     describe_run,
     launch_inputs,
+    num_steps_since,
     num_training_rows,
     record_trained,
     train,
@@ -35,8 +39,11 @@ from headway.tasks.stages.launch import (
 )
 from headway.tasks.stages.scoring import ScoringHarness, only
 from headway.tasks.stages.starting_point import ResolvedStart
+from headway.training.checkpoint import recycled_files
+from headway.training.checkpoint.layout import committed_steps, run_folder
+from headway.training.checkpoint.retention import discard_expired
 from headway.training.config.shards import ShardSpec
-from headway.training.evaluation.statistics import ratio_interval
+from headway.training.evaluation.statistics import paired_difference, ratio_interval
 from headway.training.launch.base.gang import LaunchSpec
 
 CODE = (*JUDGING, "headway.tasks.stages.trials")
@@ -60,71 +67,178 @@ class TrialScore(Document):
     """Names and bytes of these examples: trials of equal digests are ranked by the same ones."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrialResult:
-    """A trial, and what came of it."""
-
-    trial: Trial
-    run: Link
-    error: HeadwayError | None = None
-    """Why there is no figure."""
-    score: TrialScore | None = None
-
-
 class PlannedTrial(NamedTuple):
     trial: Trial
     settled: ResolvedStart
     run: Link
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialResult:
+    """A trial, and what came of it so far."""
+
+    planned: PlannedTrial
+    error: HeadwayError | None = None
+    """Why there is no figure."""
+    checkpoint: Link | None = None
+    """Of the rung that it has come to, or of its end once it is scored."""
+    reached_step: int = 0
+    """That checkpoint's."""
+    score: TrialScore | None = None
+
+    @property
+    def trial(self) -> Trial:
+        return self.planned.trial
+
+    @property
+    def run(self) -> Link:
+        return self.planned.run
+
+
+@stage_task(name="describe", task_run_name="describe trials of {context.pipeline}")
+def describe_trials(
+    context: RunContext, trials: Sequence[Trial], manifest: Link, beside: RunSpec | None = None
+) -> list[PlannedTrial]:
+    """All at once, on the code and data of this moment: else an edit meanwhile would be compared as well.
+
+    Args:
+        beside: a trial of an earlier round, whose code and environment these are to have.
+    """
+    described: list[PlannedTrial] = []
+    num_rows = num_training_rows(context, manifest)
+    with context.ledger.span("launch.freeze"):
+        for trial in (replace(each, training=each.training.for_rows(num_rows)) for each in trials):
+            settled = describe_run(context, trial.training, manifest, beside)
+            beside = beside or settled.run
+            described.append(PlannedTrial(trial, settled, context.workspace.publish_document(settled.run)))
+    return described
+
+
 @stage_task(name="trials", task_run_name="train trials of {context.pipeline}")
 def train_trials(
-    context: RunContext, trials: Sequence[Trial], spec: LaunchSpec, manifest: Link, tracking_uri: str, at_once: int
+    context: RunContext,
+    planned: Sequence[PlannedTrial],
+    spec: LaunchSpec,
+    tracking_uri: str,
+    at_once: int,
+    to_step: int | None = None,
 ) -> list[TrialResult]:
     """Every trial as a run, found or trained now; one that fails for good ends no other.
 
     Args:
         at_once: how many may train at a time where a scheduler has them; else they take turns.
+        to_step: where they pause; None: at their ends.
 
     Raises:
         RunStopped: a stop was asked for; the same command continues.
     """
-    described = _described(context, trials, manifest)
+    # No part of a run's key: what pauses goes on to the same bits.
+    context = replace(context, stop=replace(context.stop, at_step=to_step))
     if not spec.is_detached:
-        return [_train_one(context, each, spec, tracking_uri, len(described)) for each in described]
-    return _train_together(context, described, spec, tracking_uri, at_once)
+        return [_train_one(context, each, spec, tracking_uri, to_step) for each in planned]
+    return _train_together(context, planned, spec, tracking_uri, at_once, to_step)
 
 
-def _train_one(context: RunContext, each: PlannedTrial, spec: LaunchSpec, tracking_uri: str, count: int) -> TrialResult:
-    _report_trial(context, each, count)
+def _train_one(
+    context: RunContext, each: PlannedTrial, spec: LaunchSpec, tracking_uri: str, to_step: int | None
+) -> TrialResult:
+    _report_trial(context, each, to_step)
     context.at.run = each.run.sha256[:16]
-    results = TrialResult(trial=each.trial, run=each.run)
+    result = TrialResult(planned=each)
     try:
-        train(context, each.trial.training, spec, each.settled, tracking_uri, each.trial.name)
+        return _trained(context, result, spec, tracking_uri, to_step)
     except HeadwayError as error:
         if not is_permanent(error):
             raise
-        return _failed(context, results, error)
-    return results
+        return _failed(context, result, error)
+
+
+def _trained(
+    context: RunContext, result: TrialResult, spec: LaunchSpec, tracking_uri: str, to_step: int | None
+) -> TrialResult:
+    each, name = result.planned, result.trial.name
+    if to_step is None:
+        train(context, each.trial.training, spec, each.settled, tracking_uri, name)
+        return result
+    # `train` says so itself, of a run that is found as well.
+    context.ledger.event("run.named", run=each.run.sha256)
+    link = find_or_make(
+        context,
+        "rung",
+        _rung_inputs(each, to_step),
+        lambda: _rung(context, each, spec, tracking_uri, to_step),
+        shown=f"{name}, step {to_step:,}",
+        exclusive=True,
+    )
+    return replace(result, checkpoint=link)
+
+
+def _rung_inputs(each: PlannedTrial, step: int) -> dict[str, Any]:
+    return {"run": each.run.sha256, "step": step}
+
+
+def _rung(context: RunContext, each: PlannedTrial, spec: LaunchSpec, tracking_uri: str, step: int) -> StageOutput:
+    """The checkpoint that a run has at a rung: its document alone, since its files go once the run goes on."""
+    run_dir, since_unix_s = context.workspace.local_path(run_folder(each.run)), time.time()
+    if (reached := checkpoint_at(context, each.run, step)) is None:
+        trial = each.trial
+        watched = watched_training(context, trial.training, spec, each.settled, tracking_uri, trial.name)
+        with showing_slow_ranks(context), watched as (gang, poll):
+            try:
+                run_to_completion(context, spec, gang, poll)
+            except RunStopped as stopped:
+                if not _is_at_rung(context, each, step, stopped):
+                    raise
+                _keep_one_checkpoint(context, each, step)
+        reached = checkpoint_at(context, each.run, step)
+    if reached is None:
+        raise IntegrityError(f"no checkpoint of step {step:,} is left.", where=str(run_dir), advice="Run again.")
+    return StageOutput(document=reached, num_steps=num_steps_since(run_dir, since_unix_s))
+
+
+def _is_at_rung(context: RunContext, each: PlannedTrial, step: int, error: RunStopped) -> bool:
+    """Whether a run ended because it came to its rung: whatever else stopped it is meant for the whole search."""
+    if error.reason != "step reached":
+        return False
+    reached = committed_steps(context.workspace.local_path(f"{run_folder(each.run)}/checkpoints"))
+    return bool(reached) and reached[-1] >= step
+
+
+def _keep_one_checkpoint(context: RunContext, each: PlannedTrial, step: int) -> None:
+    """Of a trial that pauses: many do, and few of them go on."""
+    training = each.trial.training
+    checkpoints = context.workspace.local_path(f"{run_folder(each.run)}/checkpoints")
+    one = {"keep_last": 1, "keep_every_steps": None, "keep_best": 0}
+    has_best = training.validation is not None and training.validation.keep_best
+    discard_expired(
+        checkpoints, training.checkpoints.model_copy(update=one), known_good=(step,), has_best=bool(has_best)
+    )
+    recycled_files.drop(checkpoints)
 
 
 def _train_together(
-    context: RunContext, described: Sequence[PlannedTrial], spec: LaunchSpec, tracking_uri: str, at_once: int
+    context: RunContext,
+    planned: Sequence[PlannedTrial],
+    spec: LaunchSpec,
+    tracking_uri: str,
+    at_once: int,
+    to_step: int | None,
 ) -> list[TrialResult]:
     """As jobs of a scheduler's, each on record as soon as it ends."""
-    results = {each.trial.number: TrialResult(trial=each.trial, run=each.run) for each in described}
+    results = {each.trial.number: TrialResult(planned=each) for each in planned}
     new = []
-    for each in described:
-        if find_intact(context, "launch", launch_inputs(each.settled.run)) is None:
-            new.append(each)
+    for each in planned:
+        if _is_trained(context, each, to_step):
+            context.at.run = each.run.sha256[:16]
+            results[each.trial.number] = _trained(context, results[each.trial.number], spec, tracking_uri, to_step)
         else:
-            train(context, each.trial.training, spec, each.settled, tracking_uri, each.trial.name)
+            new.append(each)
     # All claims are looked at before the first is waited for, so that leases run out side by side.
     seen = [observe_lease(context.workspace, each.settled.run.link) for each in new]
     with showing_slow_ranks(context), contextlib.ExitStack() as all_of_them:
         stacks, watched = [], []
         for each, lease in zip(new, seen, strict=True):
-            _report_trial(context, each, len(described))
+            _report_trial(context, each, to_step)
             # A stack for each: a trial that ends gives its lease and threads back while the others still train.
             stacks.append(all_of_them.enter_context(contextlib.ExitStack()))
             trial = each.trial
@@ -133,43 +247,53 @@ def _train_together(
             )
             watched.append(stacks[-1].enter_context(training))
 
+        def ends_alone(error: HeadwayError) -> bool:
+            return is_permanent(error) or (isinstance(error, RunStopped) and error.reason == "step reached")
+
         def ended(number: int, error: HeadwayError | None) -> None:
             each = new[number]
+            result = results[each.trial.number]
+            if isinstance(error, RunStopped):
+                if to_step is None or not _is_at_rung(context, each, to_step, error):
+                    raise error
+                _keep_one_checkpoint(context, each, to_step)
+                error = None
             stacks[number].__exit__(None if error is None else type(error), error, None)
             if error is not None:
-                results[each.trial.number] = _failed(context, results[each.trial.number], error)
+                results[each.trial.number] = _failed(context, result, error)
                 return
             try:
-                record_trained(context, each.settled.run, each.trial.name)
+                if to_step is None:
+                    record_trained(context, each.settled.run, each.trial.name)
+                else:
+                    context.at.run = each.run.sha256[:16]
+                    results[each.trial.number] = _trained(context, result, spec, tracking_uri, to_step)
             except IntegrityError as damage:
-                results[each.trial.number] = _failed(context, results[each.trial.number], damage)
+                results[each.trial.number] = _failed(context, result, damage)
 
         if new:
-            run_all_to_completion(context, spec, watched, at_once=at_once, tolerable=is_permanent, ended=ended)
+            run_all_to_completion(context, spec, watched, at_once=at_once, tolerable=ends_alone, ended=ended)
     return list(results.values())
 
 
-def _report_trial(context: RunContext, each: PlannedTrial, count: int) -> None:
-    message = f"{each.trial.number} of {count}   {each.trial}   run {each.run.sha256[:16]}"
+def _is_trained(context: RunContext, each: PlannedTrial, to_step: int | None) -> bool:
+    if to_step is None:
+        return find_intact(context, "launch", launch_inputs(each.settled.run)) is not None
+    if find_intact(context, "rung", _rung_inputs(each, to_step)) is not None:
+        return True
+    return checkpoint_at(context, each.run, to_step) is not None
+
+
+def _report_trial(context: RunContext, each: PlannedTrial, to_step: int | None) -> None:
+    where = "" if to_step is None else f"   to step {to_step:,}"
+    message = f"{each.trial.number}{where}   {each.trial}   run {each.run.sha256[:16]}"
     context.ledger.event("trial", message=message)
 
 
-def _described(context: RunContext, trials: Sequence[Trial], manifest: Link) -> list[PlannedTrial]:
-    """All at once, on the code and data of this moment: else an edit meanwhile would be compared as well."""
-    described: list[PlannedTrial] = []
-    num_rows = num_training_rows(context, manifest)
-    with context.ledger.span("launch.freeze"):
-        for trial in (replace(each, training=each.training.for_rows(num_rows)) for each in trials):
-            beside = described[0].settled.run if described else None
-            settled = describe_run(context, trial.training, manifest, beside)
-            described.append(PlannedTrial(trial, settled, context.workspace.publish_document(settled.run)))
-    return described
-
-
-def _failed(context: RunContext, results: TrialResult, error: HeadwayError) -> TrialResult:
-    message = f"{results.trial.number} failed for good: {error.what}"
-    context.ledger.event("trial", message=message, trial=results.trial.name, cause=error.cause)
-    return replace(results, error=error)
+def _failed(context: RunContext, result: TrialResult, error: HeadwayError) -> TrialResult:
+    message = f"{result.trial.number} failed for good: {error.what}"
+    context.ledger.event("trial", message=message, trial=result.trial.name, cause=error.cause)
+    return replace(result, error=error)
 
 
 @stage_task(name="rank", task_run_name="rank trials of {context.pipeline}")
@@ -180,55 +304,59 @@ def rank_trials(
     shards: ShardSpec,
     source: SourceSpec,
     results: Sequence[TrialResult],
+    at_step: int | None = None,
 ) -> list[TrialResult]:
-    """Best first, and those that failed last.
+    """The same with their scores: best first, and those that failed last.
 
     Args:
         launch, shards, source: where they are scored, and on which data.
-
-    Raises:
-        TrainingFailed: all failed.
+        at_step: the rung that they have come to; None: their ends.
     """
     # Before anything is scored: a flow that dies in between has seen these examples all the same.
     remember_ranking(context, spec.ranking_share, shards)
     bench = ScoringHarness(context=context, launch=launch, shards=shards, source=source)
-    scored = [_scored(bench, spec, each) for each in results]
-    if all(each.score is None for each in scored):
-        message = "\n".join(f"{each.trial.name} ({each.trial}): {each.error}" for each in scored)
-        raise TrainingFailed(
-            f"all {len(scored)} trials failed.", where=context.pipeline, advice=f"None can be chosen:\n{message}"
-        )
-    return sorted(scored, key=_place)
+    return sorted((_scored(bench, spec, each, at_step) for each in results), key=place)
 
 
-def _place(results: TrialResult) -> tuple[float, int]:
-    if results.score is None:
-        return math.inf, results.trial.number
-    value = results.score.figure.value
-    return -value if results.score.greater_is_better else value, results.trial.number
+def place(result: TrialResult) -> tuple[float, int]:
+    """Lower is better; those that failed come last."""
+    return math.inf if result.score is None else lower_is_better(result.score), result.trial.number
 
 
-def _scored(bench: ScoringHarness, spec: EvaluationSpec, results: TrialResult) -> TrialResult:
-    if results.error is not None:
-        return results
+def lower_is_better(score: TrialScore) -> float:
+    return -score.figure.value if score.greater_is_better else score.figure.value
+
+
+def _scored(bench: ScoringHarness, spec: EvaluationSpec, result: TrialResult, at_step: int | None) -> TrialResult:
+    if result.error is not None:
+        return result
     context = bench.context
-    context.at.run = results.run.sha256[:16]
+    context.at.run = result.run.sha256[:16]
     try:
-        # What it is read by checks its digests; the best is proved like any other that is evaluated.
-        checkpoint = context.workspace.publish_document(final_checkpoint(context, results.run)[1])
-        inputs = {
+        inputs: dict[str, Any]
+        if at_step is None:
+            # What it is read by checks its digests; the best is proved like any other that is evaluated.
+            manifest = final_checkpoint(context, result.run)[1]
+            libraries = {name: version(name) for name in ("numpy", "torch")}
+            inputs = {"code": code_version(*CODE), "libraries": libraries}
+        else:
+            assert result.checkpoint is not None  # it has come to this rung
+            manifest = context.workspace.load(result.checkpoint, CheckpointManifest)
+            # No code: the checkpoint goes with the next rung, and what has decided a promotion stays what decided it.
+            inputs = {"rung": at_step}
+        checkpoint = context.workspace.publish_document(manifest)
+        inputs |= {
             "checkpoint": checkpoint.sha256,
             "spec": {"ranking_share": spec.ranking_share, **spec.resampling},
-            "code": code_version(*CODE),
-            "libraries": {name: version(name) for name in ("numpy", "torch")},
         }
-        name = results.trial.name
+        name = result.trial.name if at_step is None else f"{result.trial.name}, step {at_step:,}"
         link = find_or_make(context, "score", inputs, lambda: _score(bench, spec, checkpoint), shown=name)
     except (TrainingFailed, IntegrityError) as error:
         if not is_permanent(error):
             raise
-        return _failed(context, results, error)
-    return replace(results, score=context.workspace.load(link, TrialScore))
+        return _failed(context, result, error)
+    score = context.workspace.load(link, TrialScore)
+    return replace(result, checkpoint=checkpoint, reached_step=manifest.step, score=score)
 
 
 def _score(bench: ScoringHarness, spec: EvaluationSpec, checkpoint: Link) -> StageOutput:
@@ -249,3 +377,78 @@ def _score(bench: ScoringHarness, spec: EvaluationSpec, checkpoint: Link) -> Sta
         examples_sha256=bench.examples_sha256(candidate.run, chosen.examples),
     )
     return StageOutput(document=score)
+
+
+class FinalistsVerdict(Document):
+    """Whether the best two trials can be told apart, on the same examples that rank."""
+
+    kind: ClassVar[str] = "finalists"
+    first: Link
+    """The checkpoint with the better figure."""
+    second: Link
+    """The one behind it."""
+    metric: str
+    """The measure that ranks."""
+    difference: Interval
+    """First minus second, paired: over the examples, drawn for both at once."""
+    is_decided: bool
+    """Whether the interval leaves out 0."""
+    first_bytes: int
+    """What the first's tensors take in its checkpoint, moments of the optimizer included."""
+    second_bytes: int
+    """The same of the second."""
+
+    @property
+    def keeps_second(self) -> bool:
+        """Whether the second stays: nobody can tell that it is worse, and it is cheaper."""
+        return not self.is_decided and self.second_bytes < self.first_bytes
+
+
+@stage_task(name="finalists", task_run_name="compare the best trials of {context.pipeline}")
+def compare_finalists(
+    context: RunContext,
+    spec: EvaluationSpec,
+    launch: LaunchSpec,
+    shards: ShardSpec,
+    source: SourceSpec,
+    first: TrialResult,
+    second: TrialResult,
+) -> FinalistsVerdict:
+    """Score both once more, example by example; both are trained to their ends."""
+    bench = ScoringHarness(context=context, launch=launch, shards=shards, source=source)
+    assert first.checkpoint is not None and second.checkpoint is not None  # they have scores
+    one, other = first.checkpoint, second.checkpoint
+    inputs = {
+        "checkpoints": [one.sha256, other.sha256],
+        "spec": {"ranking_share": spec.ranking_share, **spec.resampling},
+        "code": code_version(*CODE),
+        "libraries": {name: version(name) for name in ("numpy", "torch")},
+    }
+    link = find_or_make(context, "finalists", inputs, lambda: _compare(bench, spec, one, other))
+    return context.workspace.load(link, FinalistsVerdict)
+
+
+def _compare(bench: ScoringHarness, spec: EvaluationSpec, first: Link, second: Link) -> StageOutput:
+    candidates = [read_candidate(bench.context.workspace, each) for each in (first, second)]
+    run = candidates[0].run  # both are of the same shards
+    measure = bench.metric_set(run).decisive
+    numerators, denominators = [], []
+    for candidate in candidates:
+        bench.context.at.run = candidate.run.link.sha256[:16]
+        scores = bench.score(candidate, baselines=False)
+        chosen = only(scores, bench.parted(spec.ranking_share, candidate.run, scores.examples).ranking)
+        numerators.append(measure.numerators(chosen.sums))
+        denominators.append(measure.denominators(chosen.sums))
+    difference = paired_difference(numerators[0], numerators[1], denominators[0], **spec.resampling)
+    first_bytes, second_bytes = (sum(file.size_bytes for file in each.manifest.files) for each in candidates)
+    return StageOutput(
+        document=FinalistsVerdict(
+            first=first,
+            second=second,
+            metric=measure.name,
+            difference=difference,
+            is_decided=not difference.low <= 0 <= difference.high,
+            first_bytes=first_bytes,
+            second_bytes=second_bytes,
+        )
+    )

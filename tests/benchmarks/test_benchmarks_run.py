@@ -19,6 +19,7 @@ SMALLEST = {
     "job": ("--rounds", "1", "--steps", "20"),
     "loader": ("--scales", "1", "--rounds", "1"),
     "optimizer": ("--blocks", "1", "--width", "32", "--rounds", "1"),
+    "search": ("--seeds", "1", "--steps", "27"),
     "second_run": ("--pipeline", "breast-cancer", "--rounds", "1"),
     "sharding": ("--rows", "2000", "--scales", "1", "--rounds", "1"),
     "step": ("--rounds", "1", "--save-rounds", "1", "--save-steps", "2"),

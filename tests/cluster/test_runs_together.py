@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from headway.data_contracts.store.documents import CheckpointManifest
 from headway.data_contracts.store.errors import HeadwayError, RunStopped, TrainingFailed
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.run_result import final_checkpoint
-from headway.tasks.core.trials_spec import TrialsSpec
-from headway.tasks.stages.trials import TrialResult, train_trials
+from headway.tasks.search.trials_spec import TrialsSpec
+from headway.tasks.stages.trials import TrialResult, describe_trials, train_trials
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.launch.base.stop_request import request_stop
 from headway.training.launch.jobs.follow import follow_all
@@ -205,6 +206,11 @@ def test_on_kubernetes_runs_are_jobs_of_which_so_many_are_there_at_a_time(
     assert len(spans) == 3 and all(ended <= started for (_, ended), (started, _) in pairwise(spans))
 
 
+def step_of(context: RunContext, result: TrialResult) -> int:
+    assert result.checkpoint is not None
+    return context.workspace.load(result.checkpoint, CheckpointManifest).step
+
+
 def stages_of(workspace: Workspace) -> list[Path]:
     return sorted((workspace.local_root / "stages" / "launch").glob("*.json"))
 
@@ -217,7 +223,7 @@ def test_trials_of_a_pipeline_are_one_array_and_each_is_on_record_as_soon_as_it_
     project = make_project(tmp_path / "workspace")
     run, workspace = project.publish_run(), project.workspace
     spec = TrainingSpec.model_validate(run.config).model_copy(update={"max_steps": 3})
-    trials = TrialsSpec.model_validate({"vary": {"optimizer.lr": [0.01, 0.02, 0.03]}}).trials(spec)
+    trials = TrialsSpec.model_validate({"vary": {"optimizer.lr": [0.01, 0.02, 0.03]}}).drawn(spec)
     with contextlib.closing(Ledger(tmp_path / "flow.jsonl")) as ledger:
         context = RunContext(
             pipeline="tiny",
@@ -229,17 +235,22 @@ def test_trials_of_a_pipeline_are_one_array_and_each_is_on_record_as_soon_as_it_
             budget_scope="one",
         )
 
-        def train() -> list[TrialResult]:
-            return train_trials.fn(context, trials, ONE_NODE, run.manifest, f"sqlite:///{tmp_path}/mlflow.db", 2)
+        def train(to_step: int | None = None) -> list[TrialResult]:
+            return train_trials.fn(context, planned, ONE_NODE, f"sqlite:///{tmp_path}/mlflow.db", 2, to_step)
 
+        planned = describe_trials.fn(context, trials, run.manifest)
+        paused = train(to_step=2)
+        assert [each.error for each in paused] == [None, None, None]
+        assert [step_of(context, each) for each in paused] == [2, 2, 2]
+        assert train(to_step=2) == paused
         tried = train()
         assert [each.error for each in tried] == [None, None, None]
         submitted = [event for event in read_events(tmp_path / "flow.jsonl") if event["event"] == "job.submitted"]
-        assert [event["job"].partition("_")[2] for event in submitted] == ["0", "1", "2"]
+        assert [event["job"].partition("_")[2] for event in submitted] == ["0", "1", "2"] * 2, "an array for each rung"
         assert len({final_checkpoint(context, each.run)[1].sha256 for each in tried}) == 3
         made = [json.loads(path.read_bytes())["provenance"] for path in stages_of(workspace)]
         assert len(made) == 3 and min(each["duration_s"] for each in made) > 0.5, "what `headway plan` expects"
-        assert [each["num_steps"] for each in made] == [3, 3, 3]
+        assert [each["num_steps"] for each in made] == [1, 1, 1], "from the rung on"
         assert train() == tried
     after = [event for event in read_events(tmp_path / "flow.jsonl") if event["event"] == "job.submitted"]
     assert after == submitted, "found, and nothing queued"

@@ -153,7 +153,7 @@ def train_here() -> Callable[..., list[Event]]:
 
 @pytest.fixture
 def try_here() -> Callable[..., tuple[Any, Any, list[Event]]]:
-    """The flow `trials` up to the best one's evaluation, as `train_here`: the ranking, the evaluation, the events."""
+    """The flow `trials` up to the best one's evaluation, as `train_here`: what it found, its evaluation, the events."""
     from headway.flows.console.environment import prepare
 
     prepare()
@@ -162,9 +162,9 @@ def try_here() -> Callable[..., tuple[Any, Any, list[Event]]]:
     from headway.flows.trials.wanted import wanted_trials
     from headway.tasks.stages.evaluate import evaluate
     from headway.tasks.stages.register import tracking_uri
+    from headway.tasks.stages.search import Scoring, search
     from headway.tasks.stages.shard import shard
     from headway.tasks.stages.snapshot import snapshot
-    from headway.tasks.stages.trials import rank_trials, train_trials
     from headway.tasks.stages.validate import validate
     from headway.tasks.stages.verify import verify
 
@@ -177,24 +177,17 @@ def try_here() -> Callable[..., tuple[Any, Any, list[Event]]]:
                 files = snapshot.fn(run, spec.contract, spec.source)
                 receipt = validate.fn(run, spec.contract, spec.source, files)
                 manifest = shard.fn(run, spec.shards, spec.source, files, receipt)
-                trials, at_once = wanted_trials(spec)
                 uri = tracking_uri(run, spec.registry)
-                ranked = rank_trials.fn(
-                    run,
-                    spec.evaluation,
-                    spec.launch,
-                    spec.shards,
-                    spec.source,
-                    train_trials.fn(run, trials, spec.launch, manifest, uri, at_once),
-                )
-                checkpoint = verify.fn(run, spec.launch, ranked[0].run)
+                scoring = Scoring(evaluation=spec.evaluation, shards=spec.shards, source=spec.source)
+                found = search(run, wanted_trials(spec), spec.training, spec.launch, manifest, uri, scoring)
+                checkpoint = verify.fn(run, spec.launch, found.best.run)
                 link = evaluate.fn(
                     run, spec.evaluation, spec.registry, spec.launch, spec.shards, spec.source, checkpoint
                 )
                 report = run.workspace.load(link, EvaluationReport)
         finally:
             watchers.reset(token)
-        return ranked, report, events
+        return found, report, events
 
     return run
 

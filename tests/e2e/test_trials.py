@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextvars
 import json
+import multiprocessing
+import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,20 +14,22 @@ from typing import Any
 
 import pytest
 
-from headway.data_contracts.store.errors import DataError, RunStopped, TrainingFailed
+from headway.data_contracts.store.errors import ConfigError, DataError, RunStopped, TrainingFailed
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.ownership.pipeline_history import read
+from headway.training.launch.base.gang import leader_spools
 from headway.training.launch.base.stop_request import request_stop
-from tests.e2e.project import Project
+from headway.training.observe.ledger import read_events
+from tests.e2e.project import DEADLINE_S, Project
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 LR, BETTER_LR, BAD_LR = 0.002, 0.03, 1e30
 
 
-def ask_for_trials(project: Project, *rates: float, max_steps: int = 40) -> None:
+def ask_for_trials(project: Project, *rates: float, max_steps: int = 40, rest: str = "") -> None:
     with project.pipeline.open("a") as file:
-        file.write(f"trials: {{vary: {{optimizer.lr: {list(rates)}}}}}\n")
+        file.write(f"trials: {{vary: {{optimizer.lr: {list(rates)}}}{rest}}}\n")
     project.edit("tiny.yaml", "{bootstrap_resamples: 100}", "{bootstrap_resamples: 100, ranking_share: 0.5}")
     project.edit("tiny.yaml", "max_steps: 120", f"max_steps: {max_steps}")
 
@@ -45,7 +50,8 @@ def test_the_best_comes_first_and_a_bad_one_is_a_row_and_none_is_judged_by_what_
     new_project: Project, try_here: Any
 ) -> None:
     ask_for_trials(new_project, LR, BAD_LR, BETTER_LR)
-    ranked, report, events = try_here(new_project)
+    found, report, events = try_here(new_project)
+    ranked = [each.result for each in found.trials]
 
     *good, bad = ranked
     assert [each.trial.settings["optimizer.lr"] for each in good] == [BETTER_LR, LR]
@@ -65,13 +71,13 @@ def test_the_best_comes_first_and_a_bad_one_is_a_row_and_none_is_judged_by_what_
     assert read(Workspace(str(new_project.workspace)), "tiny").event == "new"
 
     again, _, events = try_here(new_project)
-    assert [each.score for each in again] == [each.score for each in ranked]
+    assert [each.result.score for each in again.trials] == [each.score for each in ranked]
     assert made(events, "launch") == [False, False] and made(events, "score") == [False, False]
 
     # Whoever asks for less later gets none of it back.
     new_project.edit("tiny.yaml", "ranking_share: 0.5", "ranking_share: 0.25")
     fewer, later, _ = try_here(new_project)
-    assert fewer[0].score.num_examples < good[0].score.num_examples
+    assert fewer.score.num_examples < good[0].score.num_examples
     assert later.examples_sha256 == report.examples_sha256
 
 
@@ -90,6 +96,88 @@ def test_trials_that_are_stopped_go_on_where_they_were(new_project: Project, try
     assert made(events, "launch") == [False, True]
     steps = [int(event["step"]) for event in events if event["event"] == "step"]
     assert steps[0] > 1 and steps[-1] == 400, "the second, from its checkpoint on"
+
+
+def at(name: str, **fields: Any) -> Callable[[dict[str, Any]], bool]:
+    return lambda event: event["event"] == name and all(event.get(field) == fields[field] for field in fields)
+
+
+BOUNDARIES = [
+    at("step", trial="trial 4", step=1),
+    at("stage.rung", outcome="ok", shown="trial 4, step 10"),
+    at("stage.score", outcome="ok", shown="trial 1, step 10"),
+    at("rung", step=10),
+    at("step", trial="trial 3", step=15),
+    at("stage.launch", outcome="ok", shown="trial 3"),
+    at("stage.score", outcome="ok", shown="trial 3"),
+]
+
+
+@pytest.mark.parametrize(
+    "boundaries", [BOUNDARIES[::3], pytest.param(BOUNDARIES, marks=pytest.mark.soak)], ids=["some", "all"]
+)
+def test_a_search_by_rungs_that_is_killed_at_boundaries_trains_no_step_twice_and_its_winner_is_the_run(
+    new_project: Project,
+    try_here: Any,
+    train_here: Any,
+    tmp_path: Path,
+    prefect_home: Path,
+    boundaries: list[Callable[[dict[str, Any]], bool]],
+) -> None:
+    ask_for_trials(new_project, LR, 0.004, BETTER_LR, 0.01, rest=", rungs: [10, 20], min_starts: 0")
+    forking = multiprocessing.get_context("fork")
+
+    def killed_at(boundary: Callable[[dict[str, Any]], bool]) -> None:
+        def kill(event: dict[str, Any]) -> None:
+            if boundary(event):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try_here(new_project, kill)
+
+    for boundary in boundaries:
+        process = forking.Process(target=killed_at, args=(boundary,))
+        process.start()
+        process.join(DEADLINE_S)
+        assert process.exitcode == -signal.SIGKILL
+    found, _, events = try_here(new_project)
+
+    assert [each.result.trial.settings["optimizer.lr"] for each in found.trials] == [BETTER_LR, 0.01, 0.004, LR]
+    assert [each.steps for each in found.trials] == [40, 20, 10, 10]
+    assert [sorted(each.figures) for each in found.trials] == [[10, 20, 40], [10, 20], [10], [10]]
+    assert (found.steps_spent, found.steps_of_all, found.verdict) == (80, 160, None)
+    numbered = {each.result.trial.number: each.result.run.sha256[:16] for each in found.trials}
+    lost = {numbered[4]: set(range(1, 11)), numbered[3]: set(range(11, 21))}
+    for run, furthest in {each.result.run.sha256[:16]: each.steps for each in found.trials}.items():
+        trained = [event["step"] for event in steps_of(new_project, run)]
+        assert set(trained) == set(range(1, furthest + 1))
+        # Only what a kill took before its checkpoint is trained again.
+        again = {step for step in trained if trained.count(step) > 1}
+        assert again <= lost.get(run, set())
+        kept = sorted(path.name for path in (new_project.workspace / "runs" / run / "checkpoints").glob("step-*"))
+        assert kept[-1] == f"step-{furthest:08}" and (furthest == 40 or len(kept) == 1), "a paused trial keeps one"
+    assert made(events, "score").count(True) == 0, "the last kill came after all was scored"
+
+    # Once this machine knows what a start takes, rungs that do not pay are refused.
+    new_project.edit("tiny.yaml", "min_starts: 0", "min_starts: 20")
+    with pytest.raises(ConfigError, match=r"(?s)trains 10 steps x .* ms = .* less than 20 starts, .*Lay them further"):
+        try_here(new_project)
+
+    # The winner is the run of a plain retrain with its settings, which trains nothing.
+    new_project.edit("tiny.yaml", "optimizer: {lr: 0.02}", f"optimizer: {{lr: {BETTER_LR}}}")
+    assert made(train_here(new_project), "launch") == [False]
+    other = Project.create(tmp_path / "undisturbed", prefect_home)
+    other.edit("tiny.yaml", "optimizer: {lr: 0.02}", f"optimizer: {{lr: {BETTER_LR}}}")
+    other.edit("tiny.yaml", "max_steps: 120", "max_steps: 40")
+    train_here(other)
+    folder = new_project.workspace / "runs" / found.best.run.sha256[:16]
+    result = json.loads((folder / "result.json").read_bytes())
+    assert result["tensors_sha256"] == other.result()["tensors_sha256"]
+
+
+def steps_of(project: Project, run: str) -> list[dict[str, Any]]:
+    """That rank 0 trained in all attempts of a run."""
+    spools = leader_spools(project.workspace / "runs" / run)
+    return [event for spool in spools for event in read_events(spool) if event["event"] == "step"]
 
 
 def newest_run(project: Project) -> Path:
@@ -124,6 +212,9 @@ def test_the_best_of_trials_goes_through_the_gate_into_the_registry_and_a_repeat
     summary = events[-1]
     assert summary["event"] == "trials" and [row["trial"] for row in summary["trials"]] == [2, 1]
     assert summary["trials"][0]["settings"] == {"optimizer.lr": BETTER_LR}
+    assert (summary["levels"], summary["steps_spent"], summary["steps_saved"]) == ([40], 80, 0)
+    assert [row["steps"] for row in summary["trials"]] == [40, 40] and summary["is_decided"]
+    assert summary["verdict"] == "trial 2 is better than trial 1: their intervals lie apart"
     assert summary["keep"] == f"training: {{optimizer: {{lr: {BETTER_LR}}}}}"
     best = summary["best"]
     assert best["version"] == "1" and best["is_champion"] and best["promoted"]

@@ -55,8 +55,10 @@ class StopConditions:
         # One more step, and twice the slowest save so far: a disk may be slower at the end than it was.
         margin_s = MIN_MARGIN_S + self._longest_step_s + 2 * self._longest_save_s
         # The request first: where both hold, a person's wish is the reason that is shown.
-        if self._is_requested() or is_last:
+        if self._is_requested():
             self.reason = "requested"
+        elif is_last:
+            self.reason = "step reached"
         elif self._bound.is_due(now_s + margin_s):
             self.reason = self._bound.reason
 

@@ -41,7 +41,10 @@ _STEP = (
     "step window outcome loss lr grad_norm tokens duration_s data_s forward_s backward_s sync_s staging_s optimizer_s "
     f"memory_bytes mfu {_TRAFFIC}"
 )
-_STAGES = ("snapshot", "validate", "fit", "shard", "launch", "verify", "score", "evaluate", "register")
+_STAGES = (
+    *("snapshot", "validate", "fit", "shard", "launch", "rung", "verify", "score", "finalists", "evaluate"),
+    "register",
+)
 
 EVENTS: Mapping[str, Declared] = {
     # A flow run.
@@ -116,6 +119,10 @@ EVENTS: Mapping[str, Declared] = {
     "learning_rate": _at("The schedule, in words.", "message"),
     "start_from": _at("The checkpoint that a run starts from.", "message checkpoint"),
     "trial": _at("A trial begins, or what it came to.", "message trial cause"),
+    "rung": _at(
+        "The trials of a round are ranked at a step, and which of them go on.",
+        "message step trials promoted steps_spent",
+    ),
     "devices.wait": _span("Devices are waited for.", "devices"),
     "devices.waiting": _at("By whom they are taken.", "message"),
     "devices.forgotten": _at("Slots that nobody gave back.", "message"),

@@ -298,7 +298,7 @@ class _Session:
                 self._rank.ledger.event("run.inexact", what=f"not to the bit an undisturbed run: {inexact}.")
             # The bound may be reached by the checkpoint already; then no step is trained beyond it.
             if step < self._spec.max_steps and not self._validation.has_converged and self._stop.is_reached(step):
-                raise RunStopped(f"step {step} of {self._spec.max_steps} was done already.")
+                raise RunStopped(f"step {step} of {self._spec.max_steps} was done already.", reason="step reached")
             self._stop.begin()
             # So that a request to stop finds all ranks on the same side of the first step.
             self._process_group.barrier()

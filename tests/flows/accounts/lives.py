@@ -111,7 +111,7 @@ class Life:
         record = AttemptRecord(
             attempt=number,
             scope=scope,
-            state="done" if failure is None else "failed",
+            state="done" if failure is None else "stopped" if failure.cause == "stopped" else "failed",
             **({} if failure is None else {"failure": failure}),
             start_unix_s=begin_s,
             end_unix_s=end_s,

@@ -10,6 +10,7 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.flows.accounts.flow_account import FlowAccount
 from headway.flows.accounts.goodput import MEANING, STATES
 from headway.flows.accounts.kept_accounts import account_so_far
+from headway.training.launch.base.failure import Failure
 from tests.flows.accounts.lives import LOST, Life, numbered
 
 
@@ -201,6 +202,24 @@ def test_trials_in_turn_hold_their_own_devices_and_in_between_those_of_the_large
     assert goodput.num_tokens == 210
     (recovery,) = goodput.recoveries
     assert recovery.cause == "infrastructure" and sum(goodput.wasted_device_s["infrastructure"].values()) > 0
+
+
+def test_a_trial_that_pauses_at_a_rung_holds_no_devices_until_it_goes_on(life: Life) -> None:
+    """The first trains from 10 s to 20 s and, promoted, from 60 s on; the second in between, on four devices."""
+    paused = Failure(cause="stopped", what="stopped at step 6 of 12.", reason="step reached")
+    life.flow("t", 0.0, 100.0, more_runs=[OTHER])
+    life.attempt("t", 10.0, 20.0, numbered(1, 6, 12.0), failure=paused)
+    life.attempt("t", 60.0, 70.0, numbered(7, 12, 62.0))
+    life.run_dir = life.workspace.local_path(f"runs/{OTHER}")
+    life.attempt("t", 30.0, 50.0, numbered(1, 6, 33.0), failure=paused, world_size=4)
+    found = account_so_far(life.workspace, "t")
+    assert found is not None
+    goodput = found.goodput
+    assert goodput.device_s == pytest.approx(10 * 2 + 10 * 2 + 20 * 4 + 60 * 4)
+    assert sum(goodput.parts_s.values()) == pytest.approx(100.0)
+    assert sum(goodput.parts_device_s.values()) == pytest.approx(goodput.device_s)
+    assert (goodput.num_steps, goodput.num_redone_steps, goodput.num_attempts) == (18, 0, 3)
+    assert goodput.recoveries == [] and goodput.reached_step == 12
 
 
 def test_trials_beside_each_other_hold_the_devices_of_both(life: Life) -> None:

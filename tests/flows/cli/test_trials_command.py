@@ -10,6 +10,8 @@ import pytest
 
 from headway.flows.cli.command_line import run
 from headway.flows.trials.report import as_yaml
+from headway.tasks.search import pace
+from headway.tasks.search.rungs import AttemptPace
 
 TRIALS = """\
 evaluation: {ranking_share: 0.5}
@@ -35,11 +37,53 @@ def test_a_dry_run_shows_every_trial(
     code, out, _ = trials(capsys, monkeypatch, "--dry-run", "--json")
     assert code == 0
     wanted = json.loads(out)
-    assert [each["trial"] for each in wanted] == [1, 2, 3, 4]
-    assert wanted[2]["settings"] == {"optimizer.lr": 0.1, "recipe.model.width": 16}
+    assert [each["trial"] for each in wanted["drawn"]] == [1, 2, 3, 4]
+    assert wanted["drawn"][2]["settings"] == {"optimizer.lr": 0.1, "recipe.model.width": 16}
+    assert wanted["num_steps"] == wanted["num_steps_of_all"] == 4 * 500
     code, out, _ = trials(capsys, monkeypatch, "--dry-run")
     assert code == 0 and out.splitlines()[0].split() == ["trial", "optimizer.lr", "recipe.model.width"]
     assert not (project / "workspace" / "runs").exists()
+
+
+def test_a_dry_run_says_how_many_come_to_each_rung_and_what_share_of_all_steps_that_is(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (project / "tiny.yaml").open("a") as file:
+        file.write(
+            "evaluation: {ranking_share: 0.5}\ntrials:\n  search: tpe\n  draws: 9\n  rounds: 6\n"
+            "  rungs: {first: 60, eta: 3}\n  vary: {optimizer.lr: {log_uniform: [0.001, 0.1]}}\n"
+        )
+    code, out, _ = trials(capsys, monkeypatch, "--dry-run")
+    assert code == 0
+    later, rungs, steps = (line.split(maxsplit=1) for line in out.splitlines()[-3:])
+    assert later == ["later", "45 trials more, by what those before came to"]
+    assert rungs == ["rungs", "9 to 60   3 to 180   1 to 500, in each of 6 rounds"]
+    spent = 6 * (9 * 60 + 3 * 120 + 320)
+    assert steps == ["steps", f"{spent:,} at most, {spent / 27_000:.0%} of the 27,000 of all trials to their ends"]
+    code, out, _ = trials(capsys, monkeypatch, "--dry-run", "--json")
+    assert json.loads(out) | {"drawn": []} == {
+        "drawn": [],
+        "num_trials": 54,
+        "rounds": 6,
+        "levels": [60, 180, 500],
+        "num_at_each": [9, 3, 1],
+        "num_steps": spent,
+        "num_steps_of_all": 27_000,
+    }
+
+
+def test_rungs_that_are_too_short_for_what_starts_took_here_are_refused_before_anything_is_made(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (project / "tiny.yaml").open("a") as file:
+        file.write(TRIALS.replace("  vary:", "  rungs: [60, 180]\n  vary:"))
+    assert trials(capsys, monkeypatch, "--dry-run")[0] == 0, "nobody knows what a start takes"
+    (project / "workspace" / "stages").mkdir()
+    monkeypatch.setattr(pace, "_last_pace", lambda workspace, pipeline: AttemptPace(start_s=3.0, step_s=0.01))
+    code, out, err = trials(capsys, monkeypatch)
+    assert code == 2 and not out
+    assert "trains 60 steps x 10 ms = 0.6 s, and starting to takes 3 s: less than 20 starts, 60 s" in err
+    assert not (project / "workspace" / "ledger").exists()
 
 
 @pytest.mark.parametrize(
@@ -51,6 +95,15 @@ def test_a_dry_run_shows_every_trial(
         ("{ranking_share: 0.5}", "{}", "Say which share, such as `evaluation: {ranking_share: 0.5}`."),
         ("  vary:", "  draw: 3\n  vary:", "unknown key `draw`. Did you mean `draws`?"),
         (TRIALS, "", "the pipeline file has no trials. Say what varies:"),
+        ("  vary:", "  search: tpe\n  vary:", "search tpe draws settings: say how many a round has"),
+        ("  vary:", "  rungs: [60, 60]\n  vary:", "60 follows 60, and each is to be more than the one before"),
+        ("  vary:", "  rungs: [60, 2000]\n  vary:", "a rung at step 2,000 is none of a run of 500 steps"),
+        ("  vary:", "  rungs: {first: 10}\n  vary:", "10 / 30 = 33% of its peak there at most"),
+        (
+            "  vary:",
+            "  rungs: [60]\n  vary:\n    max_steps: [100, 200]",
+            "are to be of one length, and `max_steps` varies",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_refused_by_name(

@@ -388,3 +388,13 @@ def test_a_folder_needs_no_carrying(tmp_path: Path, spool) -> None:
         folder = commit(workspace, 10)
     assert sorted(path.name for path in folder.iterdir()) == NAMES
     assert read_events(spool) == []
+
+
+def test_what_a_pause_leaves_of_a_run_is_all_that_is_left_of_it_there(workspace, spool) -> None:
+    with carrier(workspace, spool) as under_way:
+        for step in (10, 20):
+            folder = commit(workspace, step)
+            wait_until(lambda name=folder.name: name in published(workspace))
+        shutil.rmtree(workspace.local_path(f"{FOLDER}/checkpoints/{directory_name(10)}"))
+        under_way.emit_pending()
+    assert list(published(workspace)) == [directory_name(20)]

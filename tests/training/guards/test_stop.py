@@ -44,9 +44,11 @@ def test_whoever_asks_is_heard_at_the_next_step():
 
 def test_a_run_ends_at_its_step_and_does_none_when_it_is_there_already():
     bound = StopRequest(at_step=7)
-    assert steps_until_stop(bound, Clock(), step_s=1) == (7, "requested")
+    assert steps_until_stop(bound, Clock(), step_s=1) == (7, "step reached")
     stop = StopConditions(lambda: False, bound)
     assert [stop.is_reached(step) for step in (6, 7, 8)] == [False, True, True]
+    asked = StopConditions(lambda: True, bound)
+    assert asked(7) and asked.reason == "requested"
 
 
 def test_before_the_end_there_is_time_for_another_step_and_for_the_checkpoint():

@@ -107,8 +107,8 @@ def _stopped_by_itself(evidence: AttemptEvidence) -> AttemptOutcome | None:
     if not all(_ended_in_order(marker) for marker in everyone):
         return None
     stopped = sorted((m for m in evidence.markers.values() if m.state == "stopped"), key=lambda m: m.unix_s)
-    # The wish of one is everybody's, and only that one knows why.
-    first = next((marker for marker in stopped if marker.failure.reason), stopped[0])
+    # The wish of one is everybody's, and only that one knows why. Where all came to their step, such a wish goes first.
+    first = min(stopped, key=lambda m: (m.failure.reason is None, m.failure.reason == "step reached"))
     reason = first.failure.reason or "requested"
     return stopped_outcome(f"{reason}: {first.failure.what}", reason, rank=first.rank)
 

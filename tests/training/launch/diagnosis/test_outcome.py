@@ -138,6 +138,13 @@ def test_ranks_that_stop_by_themselves_stop_the_run() -> None:
     )
 
 
+def test_a_wish_at_the_very_step_where_a_run_was_to_stop_is_the_reason() -> None:
+    reached = [marker(rank, "stopped", what="at step 7.", reason="step reached") for rank in range(2)]
+    assert diagnose(evidence(*reached)).failure.reason == "step reached"
+    asked = marker(1, "stopped", what="at step 7.", reason="requested")
+    assert diagnose(evidence(reached[0], asked)).failure.reason == "requested"
+
+
 def test_the_rank_that_knows_why_all_stop_is_the_one_that_is_quoted() -> None:
     knows = marker(1, "stopped", what="at step 7.", reason="budget spent")
     outcome = diagnose(evidence(marker(0, "stopped", what="at step 7."), knows))

@@ -1,4 +1,4 @@
-"""Which settings of training are tried out: a grid, or draws that a seed decides. Pure.
+"""Which settings of training are tried out: a grid, draws that a seed decides, or what a sampler proposes. Pure.
 
 A draw is a function of the seed, its number and the setting's name alone: ask for more draws, and the first ones stay
 what they were.
@@ -10,19 +10,22 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError, plain_message
 from headway.data_contracts.types.strict_yaml import keys_at, nearest
+from headway.tasks.search.rungs import GeometricRungs, levels, require_past_warmup
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.data.splitmix import hash_text
 
 WHERE = "trials.vary"
+LENGTHS = ("max_steps", "max_epochs", "recipe.model.iterations")
 DIGITS = 4
 """That a drawn number has: more say nothing, and a person is to read and keep it."""
 EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
@@ -36,6 +39,9 @@ def _number(value: Any) -> Any:
 Value = Annotated[bool | int | float | str | None, BeforeValidator(_number)]
 Choices = Annotated[tuple[Value, ...], Field(min_length=1)]
 Settings = dict[str, Value]
+Method = Literal["grid", "random", "tpe", "gp"]
+LEARNING = ("tpe", "gp")
+"""They propose settings by what earlier ones came to."""
 
 
 class Range(Frozen):
@@ -62,10 +68,17 @@ class Range(Frozen):
             return least + int(share * (most - least + 1))
         if self.uniform is not None:
             low, high = self.uniform
-            return _short(low + share * (high - low), low, high)
+            return self.rounded(low + share * (high - low))
         assert self.log_uniform is not None
         low, high = self.log_uniform
-        return _short(low * math.exp(share * math.log(high / low)), low, high)
+        return self.rounded(low * math.exp(share * math.log(high / low)))
+
+    def rounded(self, number: float) -> Value:
+        """The number as a person reads and keeps it."""
+        if self.integer is not None:
+            return int(number)
+        low, high = self.uniform or self.log_uniform or (number, number)
+        return _short(number, low, high)
 
 
 def _short(number: float, low: float, high: float) -> float:
@@ -103,10 +116,27 @@ class TrialsSpec(Frozen):
         description="By dotted name below `training`: a list of values, or a range such as "
         "`{log_uniform: [0.0003, 0.03]}`, `{uniform: [0, 0.5]}` or `{integer: [2, 8]}`.",
     )
-    draws: int | None = Field(
-        None, ge=1, description="How many settings are drawn at random; empty: every combination of the lists is tried."
+    search: Method | None = Field(
+        None,
+        description="`grid`: every combination of the lists. `random`: settings drawn by `seed`. `tpe`, `gp`: the "
+        "first round is drawn, each later one proposed by what all before came to, with a tree-structured Parzen "
+        "estimator or a Gaussian process. Empty: `random` where `draws` is given, else `grid`.",
     )
-    seed: int = Field(0, ge=0, description="Seed of the draws.")
+    draws: int | None = Field(None, ge=1, description="How many settings a round draws; not of a grid.")
+    rounds: int = Field(1, ge=1, description="How many rounds of draws; all of a round are ranked before the next.")
+    rungs: tuple[Annotated[int, Field(gt=0)], ...] | GeometricRungs | None = Field(
+        None,
+        description="Steps at which the trials of a round are compared, such as `[60, 180, 540]` or `{first: 60, "
+        "eta: 3}`: only the best go on to the next, from their checkpoints. The last step is the last rung, named or "
+        "not. Empty: every trial is trained to its end.",
+    )
+    min_starts: int = Field(
+        20,
+        ge=0,
+        description="A rung that takes less time than so many starts of an attempt is refused, where an earlier run "
+        "tells what both take. 0: none is.",
+    )
+    seed: int = Field(0, ge=0, description="Seed of draws and proposals.")
     max_trials: int = Field(64, ge=1, le=1000, description="More are refused, before anything is spent.")
     max_parallel: int = Field(
         4,
@@ -114,23 +144,66 @@ class TrialsSpec(Frozen):
         description="Trials that train at the same time on `slurm` and `kubernetes`; elsewhere they take turns.",
     )
 
-    def trials(self, training: TrainingSpec) -> tuple[Trial, ...]:
-        """All of them. Settings that were drawn twice are one trial.
+    @model_validator(mode="after")
+    def _is_one_search(self) -> Self:
+        if self.method == "grid":
+            if self.draws is not None or self.rounds > 1:
+                raise ValueError("a grid tries every combination of its lists, once: no draws and no rounds")
+        elif self.draws is None:
+            raise ValueError(f"search {self.method} draws settings: say how many a round has, such as draws: 9")
+        if self.is_learning and self.rounds == 1:
+            raise ValueError(f"search {self.method} learns from earlier rounds: say how many, such as rounds: 6")
+        if isinstance(self.rungs, tuple):
+            if not self.rungs:
+                raise ValueError("rungs: name a step at least, or leave them out")
+            for step, following in pairwise(self.rungs):
+                if following <= step:
+                    raise ValueError(
+                        f"rungs: {following:,} follows {step:,}, and each is to be more than the one before"
+                    )
+        return self
+
+    @property
+    def method(self) -> Method:
+        return self.search or ("grid" if self.draws is None else "random")
+
+    @property
+    def is_learning(self) -> bool:
+        return self.method in LEARNING
+
+    def levels_of(self, training: TrainingSpec) -> tuple[int, ...]:
+        """The steps at which trials are compared, the last of them the end of training.
+
+        Args:
+            training: of the pipeline file; its length in steps, unless that is still to be counted.
 
         Raises:
-            ConfigError: a name or a value that `training` does not take, too many trials, or a range without draws.
+            ConfigError: a rung lies beyond the end, or within the warm-up.
+        """
+        steps = levels(self.rungs, training.max_steps)
+        require_past_warmup(steps, training)
+        return steps
+
+    def drawn(self, training: TrainingSpec) -> tuple[Trial, ...]:
+        """Those that no score decides: all of a grid or of random draws, and the first round of a search that learns.
+
+        Settings that were drawn twice are one trial.
+
+        Raises:
+            ConfigError: a name or a value that `training` does not take, too many trials, a range without draws, or
+                rungs that are none of it.
         """
         for name in self.vary:
             _require_setting(name)
-        distinct: dict[str, tuple[Settings, TrainingSpec]] = {}
-        for settings in self._settings():
-            wanted = with_settings(training, settings)
-            # By what `training` makes of them: 1 and 1.0 may be the same setting.
-            distinct.setdefault(wanted.model_dump_json(), (settings, wanted))
-        return tuple(
-            Trial(number=number, settings=settings, training=wanted)
-            for number, (settings, wanted) in enumerate(distinct.values(), start=1)
-        )
+            if self.rungs is not None and name in LENGTHS:
+                raise ConfigError(
+                    f"trials that are compared at rungs are to be of one length, and `{name}` varies.",
+                    where=f"{WHERE}.{name}",
+                    advice="Leave it at one value, or leave out trials.rungs.",
+                )
+        if training.max_epochs is None and not training.grows_trees:
+            self.levels_of(training)
+        return numbered(training, self._settings())
 
     def _settings(self) -> Iterator[Settings]:
         count = self.draws
@@ -143,15 +216,18 @@ class TrialsSpec(Frozen):
                         advice="Say how many to draw, such as `draws: 16`, or give a list.",
                     )
             count = math.prod(len(values) for values in self.vary.values() if not isinstance(values, Range))
-        if count > self.max_trials:
+        if count * self.rounds > self.max_trials:
             what = "combinations" if self.draws is None else "draws"
+            count *= self.rounds
             raise ConfigError(
                 f"{count} {what} are more than max_trials, {self.max_trials}.",
                 where="trials",
                 advice="Draw fewer with `draws`, vary less, or raise max_trials.",
             )
         if self.draws is not None:
-            return (self._drawn(number) for number in range(self.draws))
+            # Of random draws a later round is what more draws would have been.
+            rounds = 1 if self.is_learning else self.rounds
+            return (self._drawn(number) for number in range(self.draws * rounds))
         lists = [values for values in self.vary.values() if not isinstance(values, Range)]
         return (dict(zip(self.vary, values, strict=True)) for values in itertools.product(*lists))
 
@@ -162,6 +238,27 @@ class TrialsSpec(Frozen):
             share = (hash_text("trial", str(self.seed), str(number), name) >> 11) / 2**53
             drawn[name] = values.at(share) if isinstance(values, Range) else values[int(share * len(values))]
         return drawn
+
+
+def numbered(
+    training: TrainingSpec, drawn: Iterable[Settings], before: Iterable[Trial] = (), at_most: int | None = None
+) -> tuple[Trial, ...]:
+    """The trials of settings that none before has, each once, in this order; no more is asked of `drawn` than needed.
+
+    Raises:
+        ConfigError: a value that `training` does not take.
+    """
+    # By what `training` makes of them: 1 and 1.0 may be the same setting.
+    known = {each.training.model_dump_json() for each in before}
+    first, trials = len(known) + 1, list[Trial]()
+    for settings in drawn:
+        wanted = with_settings(training, settings)
+        if (key := wanted.model_dump_json()) not in known:
+            known.add(key)
+            trials.append(Trial(number=first + len(trials), settings=settings, training=wanted))
+        if len(trials) == at_most:
+            break
+    return tuple(trials)
 
 
 def _require_setting(name: str) -> None:

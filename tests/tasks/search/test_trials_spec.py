@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.tasks.core.trials_spec import Range, TrialsSpec
+from headway.tasks.search.trials_spec import Range, TrialsSpec
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 
 TRAINING = TrainingSpec(recipe=RecipeSpec(model={"width": 16}), max_steps=50)
@@ -23,11 +23,11 @@ def spec(vary: dict[str, Any], **fields: Any) -> TrialsSpec:
 
 
 def settings(vary: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
-    return [trial.settings for trial in spec(vary, **fields).trials(TRAINING)]
+    return [trial.settings for trial in spec(vary, **fields).drawn(TRAINING)]
 
 
 def test_lists_are_tried_in_every_combination_and_all_else_is_the_pipeline_files() -> None:
-    trials = spec({"optimizer.lr": [0.1, 0.2], "recipe.model.width": [16, 32]}).trials(TRAINING)
+    trials = spec({"optimizer.lr": [0.1, 0.2], "recipe.model.width": [16, 32]}).drawn(TRAINING)
     assert [(trial.number, *trial.settings.values()) for trial in trials] == [
         *((1, 0.1, 16), (2, 0.1, 32), (3, 0.2, 16), (4, 0.2, 32))
     ]
@@ -108,7 +108,7 @@ def test_what_cannot_be_tried_is_refused_with_the_way_out(
     vary: dict[str, Any], fields: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        spec(vary, **fields).trials(TRAINING)
+        spec(vary, **fields).drawn(TRAINING)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+"""What starts and steps take on this machine, by what runs have written down: whether a rung is worth its starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.core.stage_records import newest_record_of
+from headway.tasks.search.rungs import WHERE, AttemptPace, too_short
+from headway.tasks.search.trials_spec import TrialsSpec
+from headway.training.checkpoint.layout import run_folder
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.launch.base.gang import attempt_folder
+from headway.training.launch.base.protocol import AttemptFiles
+from headway.training.launch.base.retry_budget import AttemptRecords
+from headway.training.observe.ledger import SpoolTail
+
+
+def require_worthwhile(workspace: Workspace, pipeline: str, spec: TrialsSpec, training: TrainingSpec) -> None:
+    """Before anything is spent: refuse rungs that are none, or that cost more to start than they train.
+
+    What a start takes is known once this machine has trained a run of the pipeline.
+
+    Args:
+        training: its length in steps; passes over rows that are not counted yet are looked at once they are.
+
+    Raises:
+        ConfigError: with the arithmetic.
+    """
+    if spec.rungs is None or training.max_epochs is not None:
+        return
+    steps = spec.levels_of(training)
+    pace = None if workspace.is_empty() else _last_pace(workspace, pipeline)
+    if pace is not None and (why := too_short(steps, pace, spec.min_starts)):
+        raise ConfigError(
+            f"{why}.",
+            where=WHERE,
+            advice="Lay them further apart, or say trials.min_starts: 0 where that is meant.",
+        )
+
+
+def _last_pace(workspace: Workspace, pipeline: str) -> AttemptPace | None:
+    last = newest_record_of(workspace, pipeline, "launch")
+    return None if last is None else pace_of(workspace.local_path(run_folder(last.document)))
+
+
+def pace_of(run_dir: Path) -> AttemptPace | None:
+    """By the newest attempt of a run that took two steps; None: no such attempt was here."""
+    for record in reversed(AttemptRecords(run_dir).all()):
+        spool = AttemptFiles(attempt_folder(run_dir, record.attempt)).rank_spool(0)
+        if record.end_unix_s is None or not spool.exists():
+            continue
+        steps = [event for event in SpoolTail(spool).stream() if event["event"] == "step"]
+        if len(steps) < 2:
+            continue
+        first_unix_s = float(steps[0]["unix_s"])
+        end_unix_s = float(steps[-1]["unix_s"]) + float(steps[-1]["duration_s"])
+        start_s = max(0.0, first_unix_s - record.start_unix_s) + max(0.0, record.end_unix_s - end_unix_s)
+        # The first step compiles and warms up; the others are what a longer rung has more of.
+        rest_s = end_unix_s - first_unix_s - float(steps[0]["duration_s"])
+        return AttemptPace(start_s=start_s, step_s=max(rest_s, 1e-9) / (len(steps) - 1))
+    return None

@@ -1,0 +1,277 @@
+"""A search: rounds of trials, of which the best go on from rung to rung; the winner, trained to its end, is the run.
+
+Nothing of a search is kept but its trials' runs and scores. Repeated after whatever ended it, it proposes the same,
+finds what is there, and goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headway.data_contracts.sources.reading import SourceSpec
+from headway.data_contracts.store.documents import Interval, Link
+from headway.data_contracts.store.errors import TrainingFailed
+from headway.data_contracts.types.report_text import count
+from headway.tasks.core.context import RunContext
+from headway.tasks.search.pace import pace_of, require_worthwhile
+from headway.tasks.search.proposals import PastTrial, next_round
+from headway.tasks.search.rungs import RungScore, num_promoted, promoted, too_short
+from headway.tasks.search.trials_spec import TrialsSpec
+from headway.tasks.stages.evaluate import EvaluationSpec
+from headway.tasks.stages.launch import num_training_rows
+from headway.tasks.stages.trials import (
+    FinalistsVerdict,
+    PlannedTrial,
+    TrialResult,
+    TrialScore,
+    compare_finalists,
+    describe_trials,
+    place,
+    rank_trials,
+    train_trials,
+)
+from headway.training.checkpoint.layout import run_folder
+from headway.training.config.shards import ShardSpec
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.launch.base.gang import LaunchSpec
+
+NAMED_IN_A_LINE = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scoring:
+    """What trials are scored by."""
+
+    evaluation: EvaluationSpec
+    shards: ShardSpec
+    source: SourceSpec
+
+
+@dataclass(kw_only=True, slots=True)
+class SearchedTrial:
+    """What a search knows of a trial."""
+
+    result: TrialResult
+    """The newest."""
+    round: int
+    """From 1."""
+    figures: dict[int, Interval] = field(default_factory=dict)
+    """By the step of the rung."""
+
+    @property
+    def steps(self) -> int:
+        """Trained in all, by whomever; of one that failed, up to its last rung."""
+        return self.result.reached_step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchResult:
+    """What a search came to."""
+
+    trials: list[SearchedTrial]
+    """The one to keep first; then those that came furthest, the best first; those that failed last."""
+    levels: tuple[int, ...]
+    """The steps at which they were compared."""
+    verdict: FinalistsVerdict | None
+    """None: only one was trained to its end, or their own intervals tell the best two apart already."""
+
+    @property
+    def best(self) -> TrialResult:
+        return self.trials[0].result
+
+    @property
+    def score(self) -> TrialScore:
+        score = self.best.score
+        assert score is not None  # else the search had failed
+        return score
+
+    @property
+    def steps_spent(self) -> int:
+        return sum(each.steps for each in self.trials)
+
+    @property
+    def steps_of_all(self) -> int:
+        """What training every trial to its end takes."""
+        return sum(each.result.planned.trial.training.max_steps for each in self.trials)
+
+
+def search(
+    context: RunContext,
+    spec: TrialsSpec,
+    training: TrainingSpec,
+    launch: LaunchSpec,
+    manifest: Link,
+    tracking_uri: str,
+    scoring: Scoring,
+) -> SearchResult:
+    """Try settings of a pipeline's training, and train the best to its end.
+
+    Raises:
+        ConfigError: rungs that are none of it, or not worth their starts.
+        RunStopped: a stop was asked for; the same command continues.
+        TrainingFailed: all trials failed.
+    """
+    counted = training.for_rows(num_training_rows(context, manifest))
+    require_worthwhile(context.workspace, context.pipeline, spec, counted)
+    return _Search(context, spec, training, spec.levels_of(counted), launch, manifest, tracking_uri, scoring).run()
+
+
+class _Search:
+    def __init__(
+        self,
+        context: RunContext,
+        spec: TrialsSpec,
+        training: TrainingSpec,
+        levels: tuple[int, ...],
+        launch: LaunchSpec,
+        manifest: Link,
+        tracking_uri: str,
+        scoring: Scoring,
+    ) -> None:
+        self._context, self._spec, self._training, self._levels = context, spec, training, levels
+        self._launch, self._manifest, self._uri, self._scoring = launch, manifest, tracking_uri, scoring
+        self._trials: dict[int, SearchedTrial] = {}
+        self._has_looked_at_pace = len(levels) == 1 or not spec.min_starts
+
+    def run(self) -> SearchResult:
+        for number in range(self._spec.rounds):
+            records = [_record(each) for each in self._trials.values()]
+            trials = next_round(self._spec, self._training, number, records, self._levels[-1])
+            if not trials:
+                break  # every setting of the space was tried
+            beside = next(iter(self._trials.values())).result.planned.settled.run if self._trials else None
+            planned = describe_trials(self._context, trials, self._manifest, beside)
+            for each in planned:
+                self._trials[each.trial.number] = SearchedTrial(result=TrialResult(planned=each), round=number + 1)
+            self._run_round(planned)
+        ranked = self._ranked()
+        # Where all that went further failed, whoever is best of the others takes their place.
+        while ranked[0].result.error is None and self._levels[-1] not in ranked[0].figures:
+            self._at(self._levels[-1], [ranked[0].result.trial.number])
+            ranked = self._ranked()
+        if ranked[0].result.score is None or ranked[0].result.error is not None:
+            raise _all_failed(self._context, [each.result for each in ranked])
+        verdict = self._verdict(ranked)
+        if verdict is not None and verdict.keeps_second:
+            ranked[:2] = reversed(ranked[:2])
+        return SearchResult(trials=ranked, levels=self._levels, verdict=verdict)
+
+    def _run_round(self, planned: Sequence[PlannedTrial]) -> None:
+        on, staying = [each.trial.number for each in planned], list[int]()
+        for level, step in enumerate(self._levels):
+            num_wanted, scored = len(on), self._at(step, on)
+            # One that fails gives its place to the next best of the rung before.
+            while len(scored) < num_wanted and staying:
+                missing = num_wanted - len(scored)
+                scored += self._at(step, staying[:missing])
+                staying = staying[missing:]
+            if not scored:
+                return
+            if step == self._levels[-1]:
+                self._report(step, scored, [])
+                return
+            scores = [
+                RungScore(
+                    number=number,
+                    value=self._value(number, step),
+                    # Trained further before, or ended by converging before the rung.
+                    is_ahead=self._trials[number].result.reached_step != step,
+                )
+                for number in scored
+            ]
+            # By how many were to come here: of those that failed none goes on.
+            on, staying = promoted(scores, num_promoted(num_wanted, step, self._levels[level + 1]))
+            self._report(step, scored, on)
+
+    def _at(self, step: int, numbers: Sequence[int]) -> list[int]:
+        """Have trials trained to a step, and scored there; returns those that did not fail."""
+        planned = [self._trials[number].result.planned for number in numbers]
+        to_step = None if step == self._levels[-1] else step
+        at_once = self._spec.max_parallel
+        trained = train_trials(self._context, planned, self._launch, self._uri, at_once, to_step)
+        self._look_at_pace(planned[0].run)
+        evaluation, shards, source = self._scoring.evaluation, self._scoring.shards, self._scoring.source
+        ranked = rank_trials(self._context, evaluation, self._launch, shards, source, trained, to_step)
+        for result in ranked:
+            trial = self._trials[result.trial.number]
+            if result.score is None:
+                # What it came to before stays known beside the failure.
+                before = trial.result
+                trial.result = TrialResult(
+                    planned=result.planned,
+                    error=result.error,
+                    checkpoint=before.checkpoint,
+                    reached_step=before.reached_step,
+                    score=before.score,
+                )
+            else:
+                trial.result, trial.figures[step] = result, result.score.figure
+        return [result.trial.number for result in ranked if result.score is not None]
+
+    def _value(self, number: int, step: int) -> float:
+        result, figure = self._trials[number].result, self._trials[number].figures[step]
+        assert result.score is not None
+        return -figure.value if result.score.greater_is_better else figure.value
+
+    def _ranked(self) -> list[SearchedTrial]:
+        def of(trial: SearchedTrial) -> tuple[bool, int, tuple[float, int]]:
+            return trial.result.error is not None, -max(trial.figures, default=0), place(trial.result)
+
+        return sorted(self._trials.values(), key=of)
+
+    def _verdict(self, ranked: Sequence[SearchedTrial]) -> FinalistsVerdict | None:
+        ended = [each for each in ranked[:2] if each.result.error is None and self._levels[-1] in each.figures]
+        if len(ended) < 2:
+            return None
+        one, other = (each.figures[self._levels[-1]] for each in ended)
+        # Intervals that lie apart are of a difference whose own leaves out 0.
+        if one.high < other.low or other.high < one.low:
+            return None
+        evaluation, shards, source = self._scoring.evaluation, self._scoring.shards, self._scoring.source
+        return compare_finalists(
+            self._context, evaluation, self._launch, shards, source, ended[0].result, ended[1].result
+        )
+
+    def _report(self, step: int, scored: Sequence[int], on: Sequence[int]) -> None:
+        """A line for each rung; searches without rungs have the final table alone."""
+        if len(self._levels) == 1:
+            return
+        spent = sum(each.steps for each in self._trials.values())
+        best = min(scored, key=lambda number: (self._value(number, step), number))
+        figure = self._trials[best].figures[step].value
+        where = f"step {step:,} of {self._levels[-1]:,}"
+        named = ", ".join(map(str, on[:NAMED_IN_A_LINE])) + (", ..." if len(on) > NAMED_IN_A_LINE else "")
+        follows = f"; {len(on)} of {len(scored)} go on: {named}" if on else ""
+        self._context.ledger.event(
+            "rung",
+            message=f"{where}: {count(len(scored), 'trial')}, the best is {best} with {figure:.4f}{follows}; "
+            f"{count(spent, 'step')} so far",
+            step=step,
+            trials=list(scored),
+            promoted=list(on),
+            steps_spent=spent,
+        )
+
+    def _look_at_pace(self, run: Link) -> None:
+        """After the first trial that was trained here: what a start takes may not have been known before."""
+        if self._has_looked_at_pace:
+            return
+        if (pace := pace_of(self._context.workspace.local_path(run_folder(run)))) is not None:
+            self._has_looked_at_pace = True
+            if why := too_short(self._levels, pace, self._spec.min_starts):
+                self._context.ledger.event("rung", message=f"not worth its starts: {why}", step=self._levels[0])
+
+
+def _record(trial: SearchedTrial) -> PastTrial:
+    score = trial.result.score
+    sign = -1 if score is not None and score.greater_is_better else 1
+    values = {step: sign * figure.value for step, figure in trial.figures.items()}
+    return PastTrial(trial=trial.result.trial, values=values, has_failed=trial.result.error is not None)
+
+
+def _all_failed(context: RunContext, results: Sequence[TrialResult]) -> TrainingFailed:
+    message = "\n".join(f"{each.trial.name} ({each.trial}): {each.error}" for each in results)
+    return TrainingFailed(
+        f"all {len(results)} trials failed.", where=context.pipeline, advice=f"None can be chosen:\n{message}"
+    )

@@ -1,0 +1,210 @@
+"""How a search goes through its rounds and rungs; training and scoring are played."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headway.data_contracts.store.documents import Interval, Link
+from headway.data_contracts.store.errors import TrainingFailed
+from headway.tasks.search.rungs import planned_steps
+from headway.tasks.search.trials_spec import Trial, TrialsSpec
+from headway.tasks.stages import search as module
+from headway.tasks.stages.trials import FinalistsVerdict, PlannedTrial, TrialResult, TrialScore
+from headway.training.config.training_spec import TrainingSpec
+
+TRAINING = TrainingSpec(max_steps=540)
+LEVELS = (60, 180, 540)
+SHA256 = "0" * 64
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@dataclass
+class Machine:
+    """Trains and scores as stages do: what is on record is found. It dies where it is told to."""
+
+    loss: Any
+    fails_at: dict[int, int] = field(default_factory=dict)
+    """By trial, the step at which it diverges."""
+    reached: dict[int, int] = field(default_factory=dict)
+    """By trial: how far it is trained."""
+    trained: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """By trial: steps made in all."""
+    dies_in: int = -1
+    events: list[dict[str, Any]] = field(default_factory=list)
+    verdict: FinalistsVerdict | None = None
+    compared: int = 0
+
+    def _work(self) -> None:
+        self.dies_in -= 1
+        if self.dies_in == 0:
+            raise Killed
+
+    def describe(self, context: Any, trials: Any, manifest: Any, beside: Any = None) -> list[PlannedTrial]:
+        run: Any = SimpleNamespace(run=None)
+        return [PlannedTrial(each, run, Link(kind="run", sha256=f"{each.number:064x}")) for each in trials]
+
+    def train(self, context: Any, planned: Any, spec: Any, uri: str, at_once: int, to_step: int | None) -> Any:
+        results = []
+        for each in planned:
+            number, step = each.trial.number, to_step or 540
+            result = TrialResult(planned=each)
+            if (limit := self.fails_at.get(number)) is not None and step >= limit:
+                results.append(replace(result, error=TrainingFailed("its loss is no number.")))
+                continue
+            self._work()
+            self.trained[number] += max(0, step - self.reached.get(number, 0))
+            self.reached[number] = max(step, self.reached.get(number, 0))
+            results.append(result)
+        return results
+
+    def rank(self, context: Any, evaluation: Any, launch: Any, shards: Any, source: Any, results: Any, at: Any) -> Any:
+        scored = []
+        for each in results:
+            if each.error is None:
+                self._work()
+                value = self.loss(each.trial, at or 540)
+                link = Link(kind="checkpoint", sha256=f"{each.trial.number:064x}")
+                score = TrialScore(
+                    checkpoint=link,
+                    metric="log_loss",
+                    greater_is_better=False,
+                    figure=Interval(value=value, low=value - 0.1, high=value + 0.1),
+                    num_examples=9,
+                    examples_sha256=SHA256,
+                )
+                each = replace(each, checkpoint=link, reached_step=at or 540, score=score)
+            scored.append(each)
+        return sorted(scored, key=module.place)
+
+    def compare(self, *arguments: Any) -> FinalistsVerdict | None:
+        self.compared += 1
+        return self.verdict
+
+    def event(self, name: str, **fields: Any) -> None:
+        self.events.append({"event": name, **fields})
+
+    def search(self, spec: TrialsSpec) -> module.SearchResult:
+        context: Any = SimpleNamespace(
+            ledger=SimpleNamespace(event=self.event),
+            workspace=SimpleNamespace(local_path=Path),
+            pipeline="tiny",
+        )
+        nothing: Any = SimpleNamespace(evaluation=None, shards=None, source=None)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "describe_trials", self.describe)
+            patch.setattr(module, "train_trials", self.train)
+            patch.setattr(module, "rank_trials", self.rank)
+            patch.setattr(module, "compare_finalists", self.compare)
+            patch.setattr(module, "pace_of", lambda run_dir: None)
+            steps = spec.levels_of(TRAINING)
+            return module._Search(context, spec, TRAINING, steps, nothing, nothing, "", nothing).run()
+
+
+def spec(draws: int = 9, rounds: int = 2, **fields: Any) -> TrialsSpec:
+    vary = {"optimizer.lr": {"log_uniform": [1e-4, 1.0]}}
+    return TrialsSpec.model_validate(
+        {"vary": vary, "search": "random", "draws": draws, "rounds": rounds, "rungs": LEVELS, **fields}
+    )
+
+
+def by_rate(trial: Trial, step: int) -> float:
+    return float(trial.settings["optimizer.lr"] or 0) + 10 / step
+
+
+def by_number(trial: Trial, step: int) -> float:
+    """The first is best, at each rung."""
+    return trial.number + 10 / step
+
+
+def test_the_best_third_goes_on_and_steps_are_those_of_the_furthest_rungs() -> None:
+    machine = Machine(by_number)
+    found = machine.search(spec())
+    steps = {each.result.trial.number: each.steps for each in found.trials}
+    assert [steps[number] for number in range(1, 19)] == [540, 180, 180, *[60] * 6] * 2
+    assert found.steps_spent == sum(machine.trained.values()) == 2 * planned_steps(9, LEVELS)
+    assert found.best.trial.number == 1 and [each.round for each in found.trials[:2]] == [1, 2]
+    rungs = [(event["step"], event["promoted"]) for event in machine.events]
+    assert rungs == [(60, [1, 2, 3]), (180, [1]), (540, []), (60, [10, 11, 12]), (180, [10]), (540, [])]
+    assert machine.events[-1]["steps_spent"] == found.steps_spent
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 99), st.lists(st.integers(1, 12), max_size=20), st.sampled_from(["random", "tpe"]))
+def test_a_search_killed_again_and_again_comes_to_the_same_and_trains_no_step_twice(
+    seed: int, kills: list[int], method: str
+) -> None:
+    wanted = spec(draws=5, seed=seed, search=method)
+    undisturbed = Machine(by_rate).search(wanted)
+    machine = Machine(by_rate)
+    for dies_in in kills:
+        machine.dies_in = dies_in
+        with pytest.raises(Killed):
+            machine.search(wanted)
+            raise Killed  # it was through before
+    machine.dies_in = -1
+    found = machine.search(wanted)
+    assert [(each.result.trial, each.figures) for each in found.trials] == [
+        (each.result.trial, each.figures) for each in undisturbed.trials
+    ]
+    assert found.steps_spent == sum(machine.trained.values()) == undisturbed.steps_spent
+
+
+def test_a_trial_that_fails_gives_its_place_to_the_next_best_and_ends_no_other() -> None:
+    machine = Machine(by_number, fails_at={1: 180, 2: 540, 7: 1})
+    found = machine.search(spec(rounds=1))
+    steps = {each.result.trial.number: (each.steps, each.result.error is None) for each in found.trials}
+    # 1 fails on its way to 180, and 4 takes its place; 2 on its way to the end, and 3 takes its.
+    assert [steps[number] for number in range(1, 6)] == [
+        *((60, False), (180, False), (540, True), (180, True), (60, True))
+    ]
+    assert found.best.trial.number == 3 and steps[7] == (0, False)
+    assert [each.result.trial.number for each in found.trials[-3:]] == [2, 1, 7], "those that failed last"
+
+
+def test_where_all_that_went_further_fail_the_best_of_the_others_is_trained_to_its_end() -> None:
+    found = Machine(by_number, fails_at=dict.fromkeys(range(1, 4), 540)).search(spec(rounds=1))
+    assert found.best.trial.number == 4 and found.trials[0].steps == 540
+
+
+def test_where_all_fail_the_search_does_and_says_why_of_each() -> None:
+    with pytest.raises(TrainingFailed, match=r"(?s)all 4 trials failed.*trial 1 \(optimizer\.lr .*its loss is no"):
+        Machine(by_number, fails_at=dict.fromkeys(range(1, 5), 60)).search(spec(draws=2))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "first_bytes", "second_bytes", "kept"),
+    [(-0.2, -0.1, 9, 1, 1), (-0.2, 0.1, 9, 1, 2), (-0.2, 0.1, 1, 9, 1), (-0.2, 0.1, 5, 5, 1)],
+)
+def test_of_two_that_nobody_can_tell_apart_the_cheaper_one_stays(
+    low: float, high: float, first_bytes: int, second_bytes: int, kept: int
+) -> None:
+    link = Link(kind="checkpoint", sha256=SHA256)
+    machine = Machine(lambda trial, step: 0.01 * trial.number)
+    machine.verdict = FinalistsVerdict(
+        first=link,
+        second=link,
+        metric="log_loss",
+        difference=Interval(value=-0.05, low=low, high=high),
+        is_decided=high < 0,
+        first_bytes=first_bytes,
+        second_bytes=second_bytes,
+    )
+    found = machine.search(spec(draws=2, rounds=1, rungs=None))
+    assert machine.compared == 1 and found.best.trial.number == kept and found.verdict is machine.verdict
+
+
+def test_two_whose_own_intervals_lie_apart_are_not_scored_again() -> None:
+    machine = Machine(by_number)
+    assert machine.search(spec(draws=2, rounds=1, rungs=None)).verdict is None and machine.compared == 0
+    assert machine.events == [], "without rungs the final table says all"
