@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.publication import Workspace
-from headway.tasks.core.stage_records import newest_record_of
+from headway.data_contracts.store.stages import StageRecord
+from headway.tasks.core.stage_records import newest_record, newest_record_of
 from headway.tasks.search.rungs import WHERE, AttemptPace, too_short
 from headway.tasks.search.trials_spec import TrialsSpec
 from headway.training.checkpoint.layout import run_folder
@@ -20,7 +22,8 @@ from headway.training.observe.ledger import SpoolTail
 def require_worthwhile(workspace: Workspace, pipeline: str, spec: TrialsSpec, training: TrainingSpec) -> None:
     """Before anything is spent: refuse rungs that are none, or that cost more to start than they train.
 
-    What a start takes is known once this machine has trained a run of the pipeline.
+    What a start takes is known once this machine has trained a run of the pipeline. A search that has begun is
+    continued, whatever is known by then.
 
     Args:
         training: its length in steps; passes over rows that are not counted yet are looked at once they are.
@@ -31,13 +34,26 @@ def require_worthwhile(workspace: Workspace, pipeline: str, spec: TrialsSpec, tr
     if spec.rungs is None or training.max_epochs is not None:
         return
     steps = spec.levels_of(training)
-    pace = None if workspace.is_empty() else _last_pace(workspace, pipeline)
+    if workspace.is_empty() or _has_started(workspace, pipeline, steps):
+        return
+    pace = _last_pace(workspace, pipeline)
     if pace is not None and (why := too_short(steps, pace, spec.min_starts)):
         raise ConfigError(
             f"{why}.",
             where=WHERE,
             advice="Lay them further apart, or say trials.min_starts: 0 where that is meant.",
         )
+
+
+def _has_started(workspace: Workspace, pipeline: str, steps: Sequence[int]) -> bool:
+    """Whether trials of the pipeline have paused at the first of these rungs."""
+
+    def is_at_first(record: StageRecord) -> bool:
+        inputs = record.inputs
+        is_ours = record.provenance.get("pipeline") == pipeline
+        return is_ours and isinstance(inputs, dict) and inputs.get("step") == steps[0]
+
+    return newest_record(workspace, "rung", is_at_first) is not None
 
 
 def _last_pace(workspace: Workspace, pipeline: str) -> AttemptPace | None:

@@ -250,7 +250,7 @@ def test_trials_of_a_pipeline_are_one_array_and_each_is_on_record_as_soon_as_it_
         assert len({final_checkpoint(context, each.run)[1].sha256 for each in tried}) == 3
         made = [json.loads(path.read_bytes())["provenance"] for path in stages_of(workspace)]
         assert len(made) == 3 and min(each["duration_s"] for each in made) > 0.5, "what `headway plan` expects"
-        assert [each["num_steps"] for each in made] == [1, 1, 1], "from the rung on"
+        assert [each["num_steps"] for each in made] == [3, 3, 3]
         assert train() == tried
     after = [event for event in read_events(tmp_path / "flow.jsonl") if event["event"] == "job.submitted"]
     assert after == submitted, "found, and nothing queued"

@@ -157,9 +157,13 @@ def test_a_search_by_rungs_that_is_killed_at_boundaries_trains_no_step_twice_and
         assert kept[-1] == f"step-{furthest:08}" and (furthest == 40 or len(kept) == 1), "a paused trial keeps one"
     assert made(events, "score").count(True) == 0, "the last kill came after all was scored"
 
-    # Once this machine knows what a start takes, rungs that do not pay are refused.
+    # Once this machine knows what a start takes, rungs that do not pay are refused; a search that has begun goes on.
     new_project.edit("tiny.yaml", "min_starts: 0", "min_starts: 20")
-    with pytest.raises(ConfigError, match=r"(?s)trains 10 steps x .* ms = .* less than 20 starts, .*Lay them further"):
+    again, _, events = try_here(new_project)
+    assert again.trials == found.trials and True not in [*made(events, "rung"), *made(events, "launch")]
+    assert next(event for event in events if event["event"] == "rung")["message"].startswith("not worth its starts")
+    new_project.edit("tiny.yaml", "rungs: [10, 20]", "rungs: [11, 20]")
+    with pytest.raises(ConfigError, match=r"(?s)trains 9 steps x .* ms = .* less than 20 starts, .*Lay them further"):
         try_here(new_project)
 
     # The winner is the run of a plain retrain with its settings, which trains nothing.
