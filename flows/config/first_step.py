@@ -93,7 +93,7 @@ def check_first_step(
             _found[key] = error
     found = _found[key]
     if isinstance(found, HeadwayError):
-        raise _anew(found) from found
+        raise _fresh(found) from found
     return found
 
 
@@ -125,7 +125,7 @@ def _shape_or_why(pipeline: PipelineSpec, contract: Contract, own: bytes) -> Dat
             _shapes[key] = error
     found = _shapes[key]
     if isinstance(found, HeadwayError):
-        raise _anew(found) from found
+        raise _fresh(found) from found
     return found
 
 
@@ -136,7 +136,7 @@ def check_encodes(pipeline: PipelineSpec, path: Path, contract: Contract) -> str
     return shape if isinstance(shape, str) else ""
 
 
-def _anew(error: HeadwayError) -> HeadwayError:
+def _fresh(error: HeadwayError) -> HeadwayError:
     """An error that is raised twice gathers the tracebacks of both."""
     return type(error)(error.what, where=error.where, advice=error.advice)
 
