@@ -13,7 +13,8 @@ from headway.flows.prefect_api.concurrency_lease import keep_running
 from headway.flows.report.summary import summarise
 from headway.flows.retrain import evaluate_and_register
 from headway.flows.run.session import session
-from headway.flows.trials.report import TrialsSummary, as_state, report
+from headway.flows.trials.report import as_state, report
+from headway.flows.trials.summary import TrialsSummary
 from headway.flows.trials.wanted import wanted_trials
 from headway.flows.windows.admission import keeping_to_windows
 from headway.tasks.rows.heldout_parts import require_parts

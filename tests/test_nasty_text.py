@@ -69,6 +69,8 @@ from headway.flows.show import (
 from headway.flows.show.board import Board
 from headway.flows.tracing.spans import Trace
 from headway.flows.trials import report as trials_report
+from headway.flows.trials import search_page
+from headway.flows.trials.summary import TrialsSummary
 from headway.flows.triggers import report as triggers_report
 from headway.tasks.core import artifacts
 from headway.tasks.prove.scrub import ScrubReport
@@ -176,9 +178,19 @@ def retrained(text: str) -> summary.RetrainSummary:
     )
 
 
-def searched(text: str) -> trials_report.TrialsSummary:
-    made: trials_report.TrialsSummary = filled(trials_report.TrialsSummary, text)
+def searched(text: str) -> TrialsSummary:
+    made: TrialsSummary = filled(TrialsSummary, text)
     return made.model_copy(update={"best": retrained(text)})
+
+
+def compared(text: str) -> TrialsSummary:
+    """Of two trials: one alone is not drawn."""
+    made = searched(text)
+    rows = [
+        made.trials[0].model_copy(update={"settings": {text: value}, "rungs": {made.levels[0]: 1.0}})
+        for value in (text, 1)
+    ]
+    return made.model_copy(update={"trials": rows})
 
 
 def told_events(text: str, stream: io.StringIO) -> None:
@@ -246,9 +258,7 @@ PRINTED: dict[str, Callable[[str, Any], object]] = {
     "drills": lambda text, stream: drill_report.print_report(
         filled(drill_report.DrillReport, text), plain_console(stream)
     ),
-    "trials": lambda text, stream: trials_report.print_ranking(
-        filled(trials_report.TrialsSummary, text), plain_console(stream)
-    ),
+    "trials": lambda text, stream: trials_report.print_ranking(filled(TrialsSummary, text), plain_console(stream)),
     "deploy": lambda text, stream: deploying._print(filled(deploying.DeployReport, text), plain_console(stream), ()),
     "ci": lambda text, stream: [print_result(each, stream) for each in filled(CiReport, text).results],
     "contract check": lambda text, stream: contract_check.print_checked(
@@ -293,6 +303,7 @@ HTML: dict[str, Callable[[str], str]] = {
     "a report": lambda text: written_report.to_html(reported(text)),
     "a postmortem": lambda text: written_report.to_html(postmortem.written(filled(postmortem.Postmortem, text))),
     "drills": lambda text: drill_report.to_html(filled(drill_report.DrillReport, text)),
+    "a search": lambda text: search_page.render_html(compared(text), 0.0),
     "a retrain in a notebook": lambda text: retrained(text)._repr_html_(),
     "trials in a notebook": lambda text: searched(text)._repr_html_(),
     "a model in a notebook": lambda text: prediction._card(prediction.ModelVersion(text, text, text), {text: text}),

@@ -75,7 +75,8 @@ def _run(request: TrialsRequest, started_unix_s: float, *, as_json: bool) -> Non
     from headway.flows.report.terminal import JsonLines
     from headway.flows.run.command_view import watch_flows
     from headway.flows.search import trials as trials_flow
-    from headway.flows.trials.report import TrialsSummary, print_ranking
+    from headway.flows.trials.report import print_ranking
+    from headway.flows.trials.summary import TrialsSummary
     from headway.tasks.core.stopped import raised_if_stopped
 
     view = watch_flows(started_unix_s, as_json=as_json)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from typing import cast
 
 import yaml
 from prefect import State
-from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from headway.data_contracts.store.errors import Cause
-from headway.data_contracts.types.notebook_card import notebook_card
 from headway.data_contracts.types.report_text import count
 from headway.flows.console.console import headed, print_table
 from headway.flows.report.summary import RetrainSummary
 from headway.flows.report.summary import as_state as state_of
+from headway.flows.trials.search_page import render_html
+from headway.flows.trials.summary import (
+    TrialRow,
+    TrialsSummary,
+    final_figure,
+    places,
+    rung_figures,
+    rung_names,
+    steps_line,
+)
 from headway.flows.trials.wanted import SearchPlan
 from headway.tasks.core.artifacts import artifact_key, show_table
 from headway.tasks.core.context import RunContext
@@ -23,71 +31,8 @@ from headway.tasks.search.trials_spec import Settings, shown
 from headway.tasks.stages.search import SearchedTrial, SearchResult
 
 
-class TrialRow(BaseModel):
-    trial: int
-    settings: Settings
-    run: str
-    value: float | None = None
-    """Of the trained model, on the examples that rank; None: it paused at a rung, or failed."""
-    low: float | None = None
-    high: float | None = None
-    round: int = 1
-    steps: int = 0
-    """How far it was trained."""
-    rungs: dict[int, float] = {}
-    """By step, what it came to there on the examples that rank."""
-    cause: Cause | None = None
-    what: str = ""
-    """Why it failed."""
-
-
-class TrialsSummary(BaseModel):
-    pipeline: str
-    metric: str
-    greater_is_better: bool
-    num_ranking_examples: int
-    levels: list[int]
-    """The steps at which trials were compared, the last of them the end of training."""
-    trials: list[TrialRow]
-    """The one to keep first; then those that came furthest, the best first; those that failed last."""
-    steps_spent: int
-    """That all runs of these trials have taken, whenever: the furthest step of each."""
-    steps_saved: int
-    """That training each of them to its end would have taken besides."""
-    is_decided: bool
-    """Whether the best can be told apart from the second on the examples that rank; one alone is."""
-    verdict: str
-    """That in words; empty where only one was trained to its end."""
-    keep: str
-    """What to write into the pipeline file, so that every retrain takes the best one's settings."""
-    best: RetrainSummary
-    """What became of the first, evaluated on other examples."""
-
-    def _repr_html_(self) -> str:
-        """For a notebook: the ranking, and below it what became of the best."""
-        direction = "higher" if self.greater_is_better else "lower"
-        settings = tuple(self.trials[0].settings)
-        rows = [
-            (*_places(place, row), *map(shown, row.settings.values()), *_rungs(self, row), _figure(row))
-            for place, row in enumerate(self.trials, 1)
-        ]
-        ranking = notebook_card(
-            f"{count(len(self.trials), 'trial')} of {self.pipeline}",
-            facts={
-                "ranked by": f"{self.metric}, {direction} is better",
-                "on": f"{self.num_ranking_examples:,} held-out examples of their own",
-                **({"steps": _steps_line(self)} if len(self.levels) > 1 else {}),
-                **({"verdict": self.verdict} if self.verdict else {}),
-                "keep it": self.keep,
-            },
-            columns=("", "trial", *settings, *_rung_names(self), self.metric),
-            rows=rows,
-        )
-        return ranking + self.best._repr_html_()
-
-
 def report(context: RunContext, found: SearchResult, best: RetrainSummary) -> TrialsSummary:
-    """Kept beside the flow run's ledger, and shown in the Prefect UI."""
+    """Kept beside the flow run's ledger, as a record and as a page, and shown in the Prefect UI."""
     score = found.score
     summary = TrialsSummary(
         pipeline=context.pipeline,
@@ -102,7 +47,9 @@ def report(context: RunContext, found: SearchResult, best: RetrainSummary) -> Tr
         verdict=_verdict(found),
         keep=as_yaml(found.best.trial.settings),
         best=best,
+        report=context.workspace.uri_of(f"ledger/{context.budget_scope}/trials.html"),
     )
+    context.workspace.publish(f"ledger/{context.budget_scope}/trials.html", render_html(summary, time.time()).encode())
     context.workspace.publish_json(f"ledger/{context.budget_scope}/trials.json", summary.model_dump(mode="json"))
     rows = [
         row.settings
@@ -110,7 +57,7 @@ def report(context: RunContext, found: SearchResult, best: RetrainSummary) -> Tr
         | {summary.metric: row.value, "steps": row.steps, "trial": row.trial, "failed": row.what}
         for row in summary.trials
     ]
-    show_table(artifact_key(context.pipeline, "trials"), rows, "Trials, best first")
+    show_table(artifact_key(context.pipeline, "trials"), rows, f"Trials, best first. As a page: {summary.report}")
     return summary
 
 
@@ -184,43 +131,18 @@ def print_ranking(summary: TrialsSummary, console: Console) -> None:
     by = f" by {summary.metric}, {direction} is better, on {evaluated}"
     console.print(headed(count(len(summary.trials), "trial"), by))
     table = Table(box=None, padding=(0, 2), header_style="dim")
-    for name in ("", "trial", *summary.trials[0].settings, *_rung_names(summary), summary.metric, "run"):
+    for name in ("", "trial", *summary.trials[0].settings, *rung_names(summary), summary.metric, "run"):
         table.add_column(name, no_wrap=True)
     for place, row in enumerate(summary.trials, start=1):
-        cells = [*_places(place, row), *map(shown, row.settings.values()), *_rungs(summary, row)]
-        table.add_row(*cells, _figure(row), row.run)
+        cells = [*places(place, row), *map(shown, row.settings.values()), *rung_figures(summary, row)]
+        table.add_row(*cells, final_figure(row), row.run)
     print_table(console, table)
     if len(summary.levels) > 1:
-        console.print(f"  steps      {_steps_line(summary)}")
+        console.print(f"  steps      {steps_line(summary)}")
     if summary.verdict:
         console.print(f"  verdict    {summary.verdict}")
     console.print(f"  keep it    {summary.keep}")
-
-
-def _rung_names(summary: TrialsSummary) -> tuple[str, ...]:
-    return tuple(f"at {step:,}" for step in summary.levels[:-1])
-
-
-def _rungs(summary: TrialsSummary, row: TrialRow) -> tuple[str, ...]:
-    return tuple("" if step not in row.rungs else f"{row.rungs[step]:.4f}" for step in summary.levels[:-1])
-
-
-def _steps_line(summary: TrialsSummary) -> str:
-    whole = summary.steps_spent + summary.steps_saved
-    share = summary.steps_spent / max(whole, 1)
-    return f"{summary.steps_spent:,} trained, {share:.0%} of the {whole:,} that all trials would take to their ends"
-
-
-def _places(place: int, row: TrialRow) -> tuple[str, str]:
-    return "-" if row.cause is not None else str(place), str(row.trial)
-
-
-def _figure(row: TrialRow) -> str:
-    if row.cause is not None:
-        return f"failed ({row.cause}): {row.what}"
-    if row.value is None:
-        return f"paused at step {row.steps:,}"
-    return f"{row.value:.4f} [{row.low:.4f}, {row.high:.4f}]"
+    console.print(f"  report     {summary.report}")
 
 
 def print_wanted(plan: SearchPlan, console: Console) -> None:

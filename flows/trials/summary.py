@@ -1,0 +1,102 @@
+"""What a search came to, as a record: the same for the terminal, a notebook, the Prefect UI and the page."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from headway.data_contracts.store.errors import Cause
+from headway.data_contracts.types.notebook_card import notebook_card
+from headway.data_contracts.types.report_text import count
+from headway.flows.report.summary import RetrainSummary
+from headway.tasks.search.trials_spec import Settings, shown
+
+
+class TrialRow(BaseModel):
+    trial: int
+    settings: Settings
+    run: str
+    value: float | None = None
+    """Of the trained model, on the examples that rank; None: it paused at a rung, or failed."""
+    low: float | None = None
+    high: float | None = None
+    round: int = 1
+    steps: int = 0
+    """How far it was trained."""
+    rungs: dict[int, float] = {}
+    """By step, what it came to there on the examples that rank."""
+    cause: Cause | None = None
+    what: str = ""
+    """Why it failed."""
+
+
+class TrialsSummary(BaseModel):
+    pipeline: str
+    metric: str
+    greater_is_better: bool
+    num_ranking_examples: int
+    levels: list[int]
+    """The steps at which trials were compared, the last of them the end of training."""
+    trials: list[TrialRow]
+    """The one to keep first; then those that came furthest, the best first; those that failed last."""
+    steps_spent: int
+    """That all runs of these trials have taken, whenever: the furthest step of each."""
+    steps_saved: int
+    """That training each of them to its end would have taken besides."""
+    is_decided: bool
+    """Whether the best can be told apart from the second on the examples that rank; one alone is."""
+    verdict: str
+    """That in words; empty where only one was trained to its end."""
+    keep: str
+    """What to write into the pipeline file, so that every retrain takes the best one's settings."""
+    best: RetrainSummary
+    """What became of the first, evaluated on other examples."""
+    report: str = ""
+    """Where the search's page lies."""
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the ranking, and below it what became of the best."""
+        direction = "higher" if self.greater_is_better else "lower"
+        settings = tuple(self.trials[0].settings)
+        rows = [
+            (*places(place, row), *map(shown, row.settings.values()), *rung_figures(self, row), final_figure(row))
+            for place, row in enumerate(self.trials, 1)
+        ]
+        ranking = notebook_card(
+            f"{count(len(self.trials), 'trial')} of {self.pipeline}",
+            facts={
+                "ranked by": f"{self.metric}, {direction} is better",
+                "on": f"{self.num_ranking_examples:,} held-out examples of their own",
+                **({"steps": steps_line(self)} if len(self.levels) > 1 else {}),
+                **({"verdict": self.verdict} if self.verdict else {}),
+                "keep it": self.keep,
+            },
+            columns=("", "trial", *settings, *rung_names(self), self.metric),
+            rows=rows,
+        )
+        return ranking + self.best._repr_html_()
+
+
+def rung_names(summary: TrialsSummary) -> tuple[str, ...]:
+    return tuple(f"at {step:,}" for step in summary.levels[:-1])
+
+
+def rung_figures(summary: TrialsSummary, row: TrialRow) -> tuple[str, ...]:
+    return tuple("" if step not in row.rungs else f"{row.rungs[step]:.4f}" for step in summary.levels[:-1])
+
+
+def steps_line(summary: TrialsSummary) -> str:
+    whole = summary.steps_spent + summary.steps_saved
+    share = summary.steps_spent / max(whole, 1)
+    return f"{summary.steps_spent:,} trained, {share:.0%} of the {whole:,} that all trials would take to their ends"
+
+
+def places(place: int, row: TrialRow) -> tuple[str, str]:
+    return "-" if row.cause is not None else str(place), str(row.trial)
+
+
+def final_figure(row: TrialRow) -> str:
+    if row.cause is not None:
+        return f"failed ({row.cause}): {row.what}"
+    if row.value is None:
+        return f"paused at step {row.steps:,}"
+    return f"{row.value:.4f} [{row.low:.4f}, {row.high:.4f}]"

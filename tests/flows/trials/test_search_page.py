@@ -1,0 +1,95 @@
+"""The page of a search shows every trial, compares them at a rung that all came to, and needs nothing else."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+
+import pytest
+
+from headway.flows.trials.search_page import explained, render_html
+from headway.flows.trials.summary import TrialRow, TrialsSummary
+from tests.flows.report.test_summary import summary as retrained
+
+LEVELS = [60, 180, 540]
+
+
+def row(number: int, settings: dict[str, object], value: float, levels: int = 1, **fields: object) -> TrialRow:
+    """A trial that came to so many of the levels, a tenth better at each."""
+    rungs = {step: value * 0.9**place for place, step in enumerate(LEVELS[:levels])}
+    ended = {} if levels < len(LEVELS) else {"value": rungs[540], "low": rungs[540] - 0.1, "high": rungs[540] + 0.1}
+    known = {"trial": number, "settings": settings, "run": f"{number:016x}", "steps": LEVELS[levels - 1]}
+    return TrialRow.model_validate({**known, "rungs": rungs, **ended, **fields})
+
+
+def searched(rows: list[TrialRow], **fields: object) -> TrialsSummary:
+    spent = sum(each.steps for each in rows)
+    return TrialsSummary.model_validate(
+        {
+            "pipeline": "nightly",
+            "metric": "log_loss",
+            "greater_is_better": False,
+            "num_ranking_examples": 178,
+            "levels": LEVELS,
+            "trials": rows,
+            "steps_spent": spent,
+            "steps_saved": 540 * len(rows) - spent,
+            "is_decided": True,
+            "verdict": "decided: trial 1 less 2",
+            "keep": "training: {optimizer: {lr: 0.01}}",
+            "best": retrained(is_champion=True, champion_version="4"),
+            **fields,
+        }
+    )
+
+
+def spread(num: int) -> list[TrialRow]:
+    """Of a rate that decides what a trial comes to, and a kind that does not."""
+    rng = random.Random(0)
+    rates = [10 ** rng.uniform(-4, -1) for _ in range(num)]
+    rows = [
+        row(number, {"optimizer.lr": rate, "kind": rng.choice(["a", "b"])}, abs(math.log10(rate) + 2) + 0.1, 1)
+        for number, rate in enumerate(rates, start=2)
+    ]
+    return [row(1, {"optimizer.lr": 0.01, "kind": "a"}, 0.1, 3), *rows]
+
+
+def test_every_trial_is_a_line_and_a_row_and_the_one_that_is_kept_is_marked() -> None:
+    rows = spread(30)
+    page = render_html(searched(rows), 0.0)
+    together = page.partition("All settings at once")[2].partition("</section>")[0]
+    assert together.count("<title>trial ") == len(rows) and together.count("stroke-width:3") == 1
+    assert all(each.run in page for each in rows)
+    assert "100%" in page and f"{1 - (540 + 30 * 60) / (31 * 540):.0%}" in page, "did not fail, saved"
+    assert "log_loss at step 60" in page and "://" not in page, "nothing is fetched"
+
+
+def test_what_a_setting_explains_is_near_all_for_one_that_decides_and_near_nothing_for_one_that_does_not() -> None:
+    found = searched(spread(200))
+    decides, does_not = explained(found, "optimizer.lr"), explained(found, "kind")
+    assert decides is not None and does_not is not None
+    assert decides > 0.6 and does_not < 0.1
+    assert explained(searched(spread(3)), "optimizer.lr") is None, "too few say nothing"
+    assert render_html(found, 0.0).index("<figcaption>optimizer.lr") < render_html(found, 0.0).index("<figcaption>kind")
+
+
+def test_trials_that_failed_or_came_to_no_number_are_rows_and_no_points() -> None:
+    rows = [
+        *spread(4),
+        row(7, {"optimizer.lr": 0.5, "kind": "b"}, math.nan),
+        row(8, {"optimizer.lr": 0.9, "kind": "b"}, 1.0, cause="training", what="it diverged", rungs={}),
+    ]
+    page = render_html(searched(rows), 0.0)
+    together = page.partition("All settings at once")[2].partition("</section>")[0]
+    assert together.count("<title>trial ") == 5
+    assert "failed (training): it diverged" in page and "nan" not in re.sub(r"<td.*?</td>", "", page)
+
+
+@pytest.mark.parametrize("greater_is_better", [False, True])
+def test_without_rungs_and_with_one_trial_alone_it_is_a_page_too(greater_is_better: bool) -> None:
+    ended = {"value": 0.5, "low": 0.4, "high": 0.6, "rungs": {540: 0.5}, "steps": 540}
+    rows = [row(each, {"optimizer.lr": each / 10}, 1.0).model_copy(update=ended) for each in (1, 2)]
+    for some in (rows, rows[:1]):
+        page = render_html(searched(some, levels=[540], greater_is_better=greater_is_better, verdict=""), 0.0)
+        assert "0.5000 [0.4000, 0.6000]" in page and "at step" not in page
