@@ -55,8 +55,12 @@ class ServedGraph(PythonModel):  # type: ignore[misc]
         try:
             return self._answer(model_input)
         except Exception as error:
-            # Else MLflow's server sends the whole stack, with this machine's paths, to whoever asked.
-            why = (str(error).splitlines() or [type(error).__name__])[0][:MAX_CHARACTERS]
+            # Else MLflow's server sends the whole stack, with this machine's paths, to whoever asked. An error of
+            # Headway's says what happened apart from where.
+            message = getattr(error, "what", "") or str(error) or type(error).__name__
+            why = message.splitlines()[0][:MAX_CHARACTERS]
+            if isinstance(error, ImportError):
+                raise MlflowException(why) from error
             raise MlflowException.invalid_parameter_value(f"the graph takes no such input: {why}") from error
 
     def _answer(self, rows: Any) -> Any:

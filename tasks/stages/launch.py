@@ -101,15 +101,16 @@ def continue_run(context: RunContext, spec: LaunchSpec, cut: Link, tracking_uri:
         run = context.workspace.load(cut, RunSpec)
         try:
             training = TrainingSpec.model_validate(run.config)
+            shards = context.workspace.load(run.manifest, ShardManifest)
+            split = ShardSpec.model_validate(shards.spec)
         except ValidationError as error:
             raise ConfigError(
                 f"run {name} was started by another version of Headway, which this one cannot resume.",
                 where=context.pipeline,
                 advice="It is given up: the next retrain takes the newest data.",
             ) from error
-        shards = context.workspace.load(run.manifest, ShardManifest)
         paths = [file.path for file in context.workspace.load(shards.snapshot, Snapshot).files]
-        refuse_mixed(context.workspace, context.pipeline, ShardSpec.model_validate(shards.spec), paths)
+        refuse_mixed(context.workspace, context.pipeline, split, paths)
         context.ledger.event("run.carried_on", message=f"run {name}, started before, on its own code and data")
         return train(context, training, spec, ResolvedStart(run, ""), tracking_uri)
 

@@ -103,6 +103,8 @@ class ScoringHarness:
         scores = self._run_ranks(candidate, run.manifest, baselines=baselines and found is None, details=details)
         if found is not None and found.examples == scores.examples:
             return dataclasses.replace(scores, baselines=sums_of(found))
+        if found is not None:  # of other examples: the ranks have left theirs out
+            scores = self._run_ranks(candidate, run.manifest, baselines=True, details=details)
         if baselines:
             keep_baselines(self.context, run, scores.examples, scores.baselines, boosted_trees=boosted_trees)
         return scores

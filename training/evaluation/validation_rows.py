@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headway.data_contracts.store.documents import ShardManifest
 from headway.data_contracts.store.publication import Workspace
@@ -39,10 +40,23 @@ class Block(NamedTuple):
     batch: dict[str, Tensor]
     """The same, where the model computes."""
 
-    @property
-    def size_bytes(self) -> int:
-        here = sum(values.nbytes for values in self.columns.values())
-        return here + sum(values.nbytes for values in self.batch.values())
+
+def held_bytes(blocks: Sequence[Block]) -> int:
+    """In memory for as long as any of these is: a block may be a part of what they were gathered in."""
+    wholes = [_whole(each) for block in blocks for each in block.columns.values()]
+    storages = [each.untyped_storage() for block in blocks for each in block.batch.values()]
+    of_columns = {id(each): each.nbytes for each in wholes}
+    of_batches = {each.data_ptr(): each.nbytes() for each in storages}
+    return sum(of_columns.values()) + sum(of_batches.values())
+
+
+def _whole(view: NDArray[Any]) -> NDArray[Any]:
+    return _whole(view.base) if isinstance(view.base, np.ndarray) else view
+
+
+def _versions(blocks: Sequence[Block]) -> list[int]:
+    """Torch counts up where somebody writes into a tensor."""
+    return [each._version for block in blocks for each in block.batch.values()]
 
 
 class ValidationRows:
@@ -91,11 +105,17 @@ class ValidationRows:
             some = tuple(numbers[start : start + self._at_once])
             if (blocks := self._kept.get(some)) is None:
                 blocks = self._gathered(some, device)
-                size_bytes = sum(block.size_bytes for block in blocks)
+                size_bytes = held_bytes(blocks)
                 if self._kept_bytes + size_bytes <= KEPT_BYTES:
                     self._kept[some] = blocks
                     self._kept_bytes += size_bytes
-            yield from blocks
+            before = _versions(blocks)
+            try:
+                yield from blocks
+            finally:
+                # A recipe that writes into its batch has fresh rows each time, as in an evaluation.
+                if _versions(blocks) != before and self._kept.pop(some, None) is not None:
+                    self._kept_bytes -= held_bytes(blocks)
 
     def _gathered(self, numbers: Sequence[int], device: torch.device) -> list[Block]:
         rows = [self._blocks[number] for number in numbers]

@@ -25,7 +25,7 @@ from headway.training.data.load.device_copy import to_tensors
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.evaluation import validation_rows as validation_rows_module
 from headway.training.evaluation.scorers import score_all, scorer_of
-from headway.training.evaluation.validation_rows import ValidationRows
+from headway.training.evaluation.validation_rows import ValidationRows, held_bytes
 from headway.training.observe.ledger import Event, read_events
 from headway.training.programs.evaluation import prediction, recipe_of, restored_model
 from tests.training.conftest import TINY, TinyProject, make_project
@@ -218,7 +218,7 @@ def test_rows_stay_in_memory_up_to_a_bound_and_are_the_same_ones_each_time(valid
     read, numbers = reader.gather, [0, 2, 4, 4]  # as the second of two ranks would, of five blocks
     monkeypatch.setattr(reader, "gather", lambda wanted: gathered.append(len(wanted)) or read(wanted))
     (one,) = rows.blocks([0], cpu)
-    monkeypatch.setattr(validation_rows_module, "KEPT_BYTES", kept_blocks * one.size_bytes)
+    monkeypatch.setattr(validation_rows_module, "KEPT_BYTES", kept_blocks * held_bytes([one]))
     rows._kept.clear()
     rows._kept_bytes = 0
     gathered.clear()
@@ -227,3 +227,17 @@ def test_rows_stay_in_memory_up_to_a_bound_and_are_the_same_ones_each_time(valid
     for one, other in zip(first, again, strict=True):
         assert torch.equal(one.batch["tokens"], other.batch["tokens"])
         assert one.batch["tokens"].data_ptr() % 64 == 0
+
+
+def test_what_blocks_hold_is_counted_whole_and_a_recipe_that_writes_into_one_sees_the_rows_anew(validated):
+    reader = ShardReader(validated.workspace, validated.manifest, VALIDATION)
+    rows = ValidationRows(validated.workspace, validated.manifest, reader, metric=None, block_rows=2, max_rows=10)
+    cpu = torch.device("cpu")
+    blocks = list(rows.blocks(range(5), cpu))
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for b in blocks for each in b.batch.values()}
+    assert rows._kept_bytes == held_bytes(blocks) > sum(each.nbytes() for each in storages.values())
+    before = [block.batch["tokens"].clone() for block in blocks]
+    for block in rows.blocks(range(5), cpu):
+        block.batch["tokens"].mul_(0)
+    again = [block.batch["tokens"] for block in rows.blocks(range(5), cpu)]
+    assert all(torch.equal(one, other) for one, other in zip(before, again, strict=True)) and any(map(torch.any, again))

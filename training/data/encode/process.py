@@ -21,7 +21,7 @@ from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem,
 from headway.data_contracts.store.installation import HOME
 from headway.training.config.encoder_specs import CustomEncoderSpec
 from headway.training.data.encode.messages import Message, Part, batch_bytes, receive, send
-from headway.training.launch.base.guest_process import TOKEN
+from headway.training.launch.base.guest_process import TOKEN, kill_group
 from headway.training.launch.base.process_tree import sweep
 
 CODE_FILE: Final = "encoder.zip"
@@ -140,14 +140,14 @@ class EncoderProcess:
         with self._ending:
             if self._process.returncode is None:
                 self._is_late = True
-                os.killpg(self._process.pid, signal.SIGKILL)
+                kill_group(self._process)
 
     def _end_group(self) -> int:
         """Kill what is left of the process and of all that it started. Returns how it ended."""
         with self._ending:
             if self._process.returncode is None:  # else its number may be somebody else's by now
                 # The group, for an encoder may have started processes of its own; and what has left the group.
-                os.killpg(self._process.pid, signal.SIGKILL)
+                kill_group(self._process)
                 self._process.wait()
                 sweep(TOKEN, self._token)
         return self._process.wait()

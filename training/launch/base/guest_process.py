@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import IO, NamedTuple, Self, cast
+from typing import IO, Any, NamedTuple, Self, cast
 
 from headway.data_contracts.store.plain_text import one_line
 from headway.training.launch.base.process_tree import die_with_parent, has_ended, sweep
@@ -93,11 +93,18 @@ class GuestProcess:
         if self._process.returncode is not None:
             return
         # Before it is waited for: until then nobody else's group can have its number.
-        os.killpg(self._process.pid, signal.SIGKILL)
+        kill_group(self._process)
         self._process.wait()
         sweep(TOKEN, self._token)
         for tail in (self._answer, self._printed):
             tail.close()
+
+
+def kill_group(process: subprocess.Popen[Any]) -> None:
+    """The process, and its group unless it has left that: a user's code may do so."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
 
 
 class _Tail:
@@ -129,7 +136,7 @@ def answer(make: Callable[[str], str]) -> None:
     Args:
         make: the answer to a question.
     """
-    question = sys.stdin.read()
+    question = sys.stdin.buffer.read().decode()  # whatever the locale
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

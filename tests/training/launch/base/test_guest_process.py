@@ -65,6 +65,7 @@ def guest(tmp_path: Path) -> Guest:
         "subprocess.Popen(['sleep', '1000'], stdin=-3, stdout=-3, stderr=-3, start_new_session=True)",
         "import threading; threading.Thread(target=time.sleep, args=(1000,)).start()",
         "signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork() or time.sleep(1000)",
+        "os.setpgid(0, os.getpgid(os.getppid())); os.fork() or time.sleep(1000)",
     ],
 )
 def test_it_answers_once_and_is_gone_with_all_that_it_started(guest: Guest, deed: str) -> None:
@@ -82,6 +83,17 @@ def test_what_ends_without_an_answer_says_how_in_one_printable_line(guest: Guest
 
 def test_a_text_that_is_no_utf_8_is_an_answer(guest: Guest) -> None:
     assert guest.outcome("question = chr(0xD800); return question").answer == "\\ud800"
+
+
+def test_a_question_is_read_as_it_was_written_whatever_the_locale(guest: Guest, tmp_path: Path) -> None:
+    (tmp_path / "guest_of_ascii.py").write_text(PROGRAM.format(deed="pass"))
+    environment = os.environ | beside_headway([str(tmp_path)]) | {"PYTHONIOENCODING": "ascii"}
+    found = GuestProcess("guest_of_ascii", "größe", environment).outcome(time.monotonic() + PATIENCE_S)
+    assert found.answer == "GRÖSSE"
+
+
+def test_what_left_its_group_and_hangs_is_ended_too(guest: Guest) -> None:
+    assert guest.outcome("os.setpgid(0, os.getpgid(os.getppid())); time.sleep(1000)", within_s=5.0).code is None
 
 
 def test_what_hangs_is_ended_at_its_deadline_with_all_that_it_started(guest: Guest, tmp_path: Path) -> None:
