@@ -151,7 +151,10 @@ def _are(values: pa.Array, kind: str, numbers: NumberFormat, timestamp_formats: 
     import pyarrow.compute as pc
 
     if kind in ("int64", "double") and not numbers.is_plain:
-        values = plain_numbers(values, numbers)
+        try:
+            values = plain_numbers(values, numbers)
+        except pa.ArrowInvalid:
+            return False
     if kind in ("int64", "double") and pc.any(pc.match_substring_regex(values, CODES)).as_py():
         return False
     if kind == "double" and numbers.decimal != "." and numbers.is_plain:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 EXPONENT = "(?:[eE][+-]?[0-9]+)?"
+NO_DIGITS = r"(?i)\A[+-]?(?:nan|inf|infinity)\z"
+"""Written alike in every format."""
 
 
 class NumberFormat(NamedTuple):
@@ -54,10 +56,18 @@ def read_numbers(texts: pa.Array, kind: pa.DataType, written: NumberFormat) -> p
 
 
 def plain_numbers(texts: pa.Array, written: NumberFormat) -> pa.Array:
-    """Numbers as Arrow reads them; a text that is none stays as it is."""
+    """Numbers as Arrow reads them.
+
+    Raises:
+        pa.ArrowInvalid: a text is no number so written. Arrow may take it for another: `1.234`, beside decimal commas.
+    """
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     parts = pc.extract_regex(texts, written.pattern())
+    is_read = pc.or_(pc.is_valid(parts), pc.match_substring_regex(texts, NO_DIGITS))
+    if not pc.all(is_read).as_py():  # a null is neither
+        raise pa.ArrowInvalid("a text is no number so written")
     part = {name: pc.struct_field(parts, name) for name in ("outer", "inner", "whole", "part", "only", "exponent")}
     whole = pc.replace_substring(part["whole"], written.thousands, "") if written.thousands else part["whole"]
     sign = pc.replace_substring(pc.binary_join_element_wise(part["outer"], part["inner"], ""), "+", "")

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.tables.csv_files import csv_batches, csv_columns, csv_names
-from headway.data_contracts.tables.source_spec import CsvOptions
+from headway.data_contracts.tables.source_spec import CsvOptions, SourceSpec
+from headway.data_contracts.tables.unparsable_rows import Unparsable, tolerant_batches
 
 SECRET = "hunter2"
 Row = dict[str, Any]
@@ -205,6 +206,27 @@ def test_points_beside_decimal_commas_are_no_numbers_and_a_comma_has_one_meaning
         CsvOptions(decimal=",")
     added = {"encoding", "decimal", "timestamp_formats", "thousands", "units"}
     assert CsvOptions().model_dump().keys().isdisjoint(added), "snapshots made before have another key"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"decimal": ",", "thousands": "'"},
+        {"decimal": ",", "thousands": " "},
+        {"decimal": ",", "thousands": "."},
+        {"decimal": ".", "thousands": " "},
+    ],
+)
+def test_a_number_of_another_format_is_none_though_arrow_would_take_it(tmp_path: Path, said: dict[str, Any]) -> None:
+    options = CsvOptions(delimiter=";", **said)
+    other = "1.2345" if options.decimal == "," else "1,2345"
+    path = write(tmp_path, f"a;b\n{other};1\n2;nan\n")
+    assert csv_columns(path, path.name, options, {}) == {"a": "string", "b": "double"}
+    with pytest.raises(DataError, match="row 2 of all, header included: column `a`: a value is no double"):
+        rows(path, options, a="double", b="double")
+    spec, bad = SourceSpec(format="csv", uri=".", csv=options), list[Unparsable]()
+    (batch,) = tolerant_batches(spec, path, path.name, {"a": "double"}, bad)
+    assert (batch.to_pylist(), [each.row for each in bad]) == ([{"a": None}, {"a": 2.0}], [0])
 
 
 def test_numbers_are_read_without_thousands_and_units(tmp_path: Path) -> None:
