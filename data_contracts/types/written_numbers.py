@@ -32,7 +32,8 @@ class NumberFormat(NamedTuple):
         """A whole text that is such a number, as RE2 and Python's `re` read it."""
         unit = f"(?:{'|'.join(map(re.escape, self.units))})?" if self.units else ""
         space = r"[ \x{a0}\x{202f}]*" if self.units else ""
-        grouped = f"[0-9]{{1,3}}(?:{re.escape(self.thousands)}[0-9]{{3}})+|" if self.thousands else ""
+        # No number begins with a zero and a mark: `0.125` is a fraction, `00,123` a code.
+        grouped = f"[1-9][0-9]{{0,2}}(?:{re.escape(self.thousands)}[0-9]{{3}})+|" if self.thousands else ""
         decimal = re.escape(self.decimal)
         digits = f"(?:(?P<whole>{grouped}[0-9]+)(?:{decimal}(?P<part>[0-9]*)){fraction}|{decimal}(?P<only>[0-9]+))"
         number = f"{digits}(?P<exponent>{EXPONENT})"

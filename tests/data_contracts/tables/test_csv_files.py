@@ -229,6 +229,15 @@ def test_a_number_of_another_format_is_none_though_arrow_would_take_it(tmp_path:
     assert (batch.to_pylist(), [each.row for each in bad]) == ([{"a": None}, {"a": 2.0}], [0])
 
 
+@pytest.mark.parametrize("text", ["0.125", "00.123", "012.345", "-0.500"])
+def test_a_zero_begins_no_group_of_thousands(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path, f"a\n{text}\n")
+    options = CsvOptions(delimiter=";", decimal=",", thousands=".")
+    assert csv_columns(path, path.name, options, {}) == {"a": "string"}
+    with pytest.raises(DataError, match="column `a`: a value is no double"):
+        rows(path, options, a="double")
+
+
 def test_numbers_are_read_without_thousands_and_units(tmp_path: Path) -> None:
     path = write(
         tmp_path,
