@@ -12,6 +12,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as types
+from pydantic import ValidationError
 
 from headway.data_contracts.sources.inference import TABLES, guess_source
 from headway.data_contracts.sources.locations import is_remote
@@ -108,14 +109,22 @@ def _found(file: str, base: Path, csv: CsvOptions, names: Collection[str], folde
             shutil.copyfileobj(stream, copy, 1 << 20)
     if spec.format == "csv":
         as_trained = spec.model_copy(update={"csv": csv})
-        as_guessed = as_trained.model_copy(update={"csv": _as_guessed(csv, spec.csv)})
+        as_guessed = spec.model_copy(update={"csv": _as_guessed(csv, spec.csv)})
         spec = as_trained if _divides(as_trained, path, file, names) else as_guessed
     return spec, path
 
 
+SHOWN = ("delimiter", "encoding", "decimal", "thousands", "skip_rows")
+"""What a file's first lines tell. A unit is the model's: without its unit, no number is one that it was trained on."""
+
+
 def _as_guessed(trained: CsvOptions, guessed: CsvOptions) -> CsvOptions:
     """As the model's rows were read, but for what the file itself shows."""
-    return trained.model_copy(update={name: getattr(guessed, name) for name in ("delimiter", "encoding", "decimal")})
+    try:
+        # Checked again: a comma that parts both fractions and thousands would read 1,234 as either.
+        return CsvOptions.model_validate({**trained.model_dump(), **{name: getattr(guessed, name) for name in SHOWN}})
+    except ValidationError:
+        return trained
 
 
 def _divides(spec: SourceSpec, path: Path, file: str, names: Collection[str]) -> bool:
