@@ -7,7 +7,7 @@ import contextlib
 import csv
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, get_args
 
 import fsspec
@@ -131,17 +131,17 @@ def written_as(place: str, given: CsvChoice, *, is_tabs: bool) -> WrittenAs:
     head = "".join(head.splitlines(keepends=True)[skipped:])
     columns = _columns(head, delimiter)
     formats, unclear = ([given.timestamp_format], False) if given.timestamp_format else _dates(columns)
-    numbers = _numbers(columns, delimiter, given.decimal)
+    numbers, units = _numbers(columns, delimiter, given.decimal)
     found = {
         "delimiter": delimiter,
         "encoding": encoding,
         "decimal": numbers.decimal,
         "thousands": numbers.thousands,
-        "units": numbers.units,
+        "units": units,
         "timestamp_formats": formats,
         "skip_rows": skipped,
     }
-    if gaps := _gaps(columns, numbers):
+    if gaps := _gaps(columns, numbers, units):
         found["nulls"] = ["", *gaps]
     has_index = head.startswith((delimiter, f'""{delimiter}'))
     return WrittenAs(CsvOptions.model_validate(found), has_index, tuple(also), unclear)
@@ -180,14 +180,15 @@ def _text(head: bytes, encoding: str) -> str:
     return codecs.getincrementaldecoder("utf-8-sig" if encoding == "utf-8" else encoding)().decode(head)
 
 
-def _numbers(columns: Sequence[Sequence[str]], delimiter: str, decimal: str) -> NumberFormat:
-    """How numbers are written.
+def _numbers(columns: Sequence[Sequence[str]], delimiter: str, decimal: str) -> tuple[NumberFormat, dict[str, str]]:
+    """How numbers are written, and the unit of each column that has one.
 
     Args:
         decimal: as a person says; empty: as it shows.
     """
     values = [[value for value in values if value and value not in GAPS] for _, *values in columns]
-    return guess_number_format(values, decimal or ("." if delimiter == "," else ".,"))
+    numbers, units = guess_number_format(values, decimal or ("." if delimiter == "," else ".,"))
+    return numbers, {columns[place][0]: unit for place, unit in units.items()}
 
 
 def _dates(columns: Sequence[Sequence[str]]) -> tuple[list[str], bool]:
@@ -219,11 +220,11 @@ def _dates(columns: Sequence[Sequence[str]]) -> tuple[list[str], bool]:
     return formats, any(len(says_day_first.get(mark, ())) != 1 for mark in times)
 
 
-def _gaps(columns: Sequence[Sequence[str]], numbers: NumberFormat) -> list[str]:
+def _gaps(columns: Sequence[Sequence[str]], numbers: NumberFormat, units: Mapping[str, str]) -> list[str]:
     """Spellings that stand among nothing but numbers: read as texts they would make a text of each number."""
-    number = python_pattern(numbers)
     found: set[str] = set()
-    for _, *values in columns:
+    for name, *values in columns:
+        number = python_pattern(numbers._replace(unit=units.get(name, "")))
         gaps = {*values} & {*GAPS}
         others = [value for value in values if value and value not in gaps]
         if gaps and others and all(map(number.match, others)):

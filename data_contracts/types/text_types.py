@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.types.column_types import arrow_type
-from headway.data_contracts.types.written_numbers import PLAIN, NumberFormat, plain_numbers, units_of
+from headway.data_contracts.types.written_numbers import PLAIN, NumberFormat, plain_numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ class TypeGuess:
     """Watches the texts of one column.
 
     Args:
-        numbers: how numbers are written.
+        numbers: how its numbers are written.
         timestamp_formats: how dates and times are written, besides ISO 8601.
     """
 
@@ -43,16 +43,11 @@ class TypeGuess:
         self._name, self._numbers, self._formats = name, numbers, timestamp_formats
         self._left = list(CANDIDATES)
         self._has_value = False
-        self._units: set[str] = set()
 
     def see(self, texts: pa.Array) -> None:
         values = texts.drop_null()
         self._has_value = self._has_value or len(values) > 0
         self._left = [kind for kind in self._left if _are(values, kind, self._numbers, self._formats)]
-        if self._numbers.units and {"int64", "double"} & {*self._left}:
-            self._units |= units_of(values, self._numbers)
-            if len(self._units) > 1:  # dollars and euros are not one number
-                self._left = [kind for kind in self._left if kind not in ("int64", "double")]
 
     def type_name(self, where: str, valueless: str = "") -> str:
         """Arguments and errors as of `guessed`."""

@@ -349,8 +349,9 @@ def _print_written_as(drafted: ContractDraft, console: Console) -> None:
             f"{count(csv.skip_rows, 'line')} above the header passed over: `source.csv.skip_rows` of the pipeline file"
         )
         console.print(Text(one_line(f"             {line}"), style="yellow"))
-    if not csv.numbers.is_plain:
-        marks = [*([f"{csv.thousands!r} between thousands"] if csv.thousands else ()), *map(repr, csv.units)]
+    if csv.thousands or csv.units:
+        units = [f"{unit!r} of `{name}`" for name, unit in csv.units.items()]
+        marks = [*([f"{csv.thousands!r} between thousands"] if csv.thousands else ()), *units]
         line = f"numbers      read without {' and '.join(marks)}: `source.csv.thousands` and `units` say it"
         console.print(Text(one_line(line)))
     if gaps := [each for each in csv.nulls if each]:

@@ -174,8 +174,11 @@ def lines(*rows: str) -> str:
 @pytest.mark.parametrize(
     ("data", "options"),
     [
-        (lines("a,b", '"$1,234.50",1', "$7,2"), {"thousands": ",", "units": ("$",)}),
-        (lines("a;b", "1.234,50 €;5,5 %", "7,00 €;6 %"), {"decimal": ",", "thousands": ".", "units": ("€", "%")}),
+        (lines("a,b", '"$1,234.50",1', "$7,2"), {"thousands": ",", "units": {"a": "$"}}),
+        (
+            lines("a;b", "1.234,50 €;5,5 %", "7,00 €;6 %"),
+            {"decimal": ",", "thousands": ".", "units": {"a": "€", "b": "%"}},
+        ),
         (lines("a;b", "1'234.5;x", "7;y"), {"thousands": "'"}),
         (lines("a;b", "1 234,5;x", "7,25;y"), {"decimal": ",", "thousands": " "}),
         # Digits and one mark are a fraction, and telephone numbers no thousands.

@@ -246,7 +246,7 @@ def test_numbers_are_read_without_thousands_and_units(tmp_path: Path) -> None:
         '-$7,"3.5%","12,345,678",12,€2\n'
         ',0 %,"1",13,3\n',
     )
-    options = CsvOptions(thousands=",", units=("$", "%", "€"))
+    options = CsvOptions(thousands=",", units={"price": "$", "share": "%", "mixed": "$"})
     kinds = {"price": "double", "share": "double", "count": "int64", "text": "string", "mixed": "string"}
     assert csv_columns(path, path.name, options, {}) == kinds, "dollars and euros are not one number"
     found = rows(path, options)
@@ -257,6 +257,28 @@ def test_numbers_are_read_without_thousands_and_units(tmp_path: Path) -> None:
     assert csv_columns(path, path.name, options, {}) == {"price": "string"}, "a group has three digits"
     with pytest.raises(DataError, match="row 2 of all, header included: column `price`: a value is no double"):
         rows(path, options, price="double")
+
+
+@pytest.mark.parametrize(
+    ("unit", "values", "bad"),
+    [
+        ("%", ("45.5 %", "0.455", "7%"), 1),
+        ("$", ("$5", "5 $", "€5"), 2),
+        ("$", ("$5", "$5$", "$6"), 1),
+        ("", ("5", "5 %", "6"), 1),
+    ],
+)
+def test_a_number_without_its_columns_unit_or_with_another_is_none(
+    tmp_path: Path, unit: str, values: tuple[str, ...], bad: int
+) -> None:
+    path = write(tmp_path, "a,b\n" + "".join(f"{value},1 %\n" for value in values))
+    options = CsvOptions(units={"b": "%"} | ({"a": unit} if unit else {}))
+    assert csv_columns(path, path.name, options, {}) == {"a": "string", "b": "int64"}
+    with pytest.raises(DataError, match=f"row {bad + 2} of all, header included: column `a`: a value is no double"):
+        rows(path, options, a="double")
+    found, spec = list[Unparsable](), SourceSpec(format="csv", uri=".", csv=options)
+    assert len([*tolerant_batches(spec, path, path.name, {"a": "double", "b": "double"}, found)])
+    assert [(each.row, each.column) for each in found] == [(bad, "a")]
 
 
 def test_dates_are_read_as_the_formats_say_and_as_iso_8601(tmp_path: Path) -> None:
