@@ -70,6 +70,7 @@ def plain_numbers(texts: pa.Array, written: NumberFormat) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    texts = pc.utf8_trim_whitespace(texts)  # as the CSV reader does
     parts = pc.extract_regex(texts, written.pattern())
     has_unit = pc.equal(
         pc.binary_join_element_wise(pc.struct_field(parts, "before"), pc.struct_field(parts, "after"), ""), written.unit

@@ -281,6 +281,15 @@ def test_a_number_without_its_columns_unit_or_with_another_is_none(
     assert [(each.row, each.column) for each in found] == [(bad, "a")]
 
 
+def test_blanks_around_numbers_are_passed_over_whatever_the_format(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,b\n 5, nan\n 7 ,1.5\t\n")
+    plain, *others = CsvOptions(), CsvOptions(thousands="'"), CsvOptions(units={"c": "%"})
+    expected = str(rows(path, plain, a="int64", b="double"))
+    assert [str(rows(path, each, a="int64", b="double")) for each in others] == [expected, expected]
+    path.write_text('a\n" 1,234 % "\n')
+    assert rows(path, CsvOptions(thousands=",", units={"a": "%"})) == [{"a": 1234}]
+
+
 def test_dates_are_read_as_the_formats_say_and_as_iso_8601(tmp_path: Path) -> None:
     path = write(
         tmp_path,
