@@ -7,7 +7,7 @@ import contextlib
 import csv
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 import fsspec
@@ -16,7 +16,12 @@ from pydantic import ValidationError
 from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.tables.source_spec import CsvOptions
 from headway.data_contracts.types.text_types import format_problem
-from headway.data_contracts.types.written_numbers import NumberFormat, guess_number_format, python_pattern
+from headway.data_contracts.types.written_numbers import (
+    NumberFormat,
+    NumbersFound,
+    guess_number_format,
+    python_pattern,
+)
 
 DELIMITERS = (",", ";", "\t", "|")
 SPELLED = {"tab": "\t", r"\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
@@ -63,6 +68,10 @@ class WrittenAs(NamedTuple):
     """Other delimiters that each of the first lines has as often; empty where a person says which it is."""
     unclear_dates: bool
     """Whether a column has dates whose day may be their month."""
+    unclear_numbers: tuple[str, ...] = ()
+    """Columns that may be numbers, in a format that the file does not tell."""
+    grouped: tuple[str, ...] = ()
+    """Columns whose numbers have a mark between thousands, which is taken out."""
 
 
 def csv_choice(delimiter: str, encoding: str, decimal: str, timestamp_format: str = "") -> CsvChoice:
@@ -132,19 +141,25 @@ def written_as(place: str, given: CsvChoice, *, is_tabs: bool) -> WrittenAs:
     columns = _columns(head, delimiter)
     formats, unclear = ([given.timestamp_format], False) if given.timestamp_format else _dates(columns)
     numbers = _numbers(columns, delimiter, given.decimal)
+
+    def names(places: Iterable[int]) -> tuple[str, ...]:
+        return tuple(name for place in places if (name := columns[place][0]))
+
+    units = {columns[place][0]: unit for place, unit in numbers.units.items()}
     found = {
         "delimiter": delimiter,
         "encoding": encoding,
-        "decimal": numbers.decimal,
-        "thousands": numbers.thousands,
-        "units": numbers.units,
+        "decimal": numbers.written.decimal,
+        "thousands": numbers.written.thousands,
+        "units": units,
         "timestamp_formats": formats,
         "skip_rows": skipped,
     }
-    if gaps := _gaps(columns, numbers):
+    if gaps := _gaps(columns, numbers.written, units):
         found["nulls"] = ["", *gaps]
     has_index = head.startswith((delimiter, f'""{delimiter}'))
-    return WrittenAs(CsvOptions.model_validate(found), has_index, tuple(also), unclear)
+    options = CsvOptions.model_validate(found)
+    return WrittenAs(options, has_index, tuple(also), unclear, names(numbers.unclear), names(numbers.grouped))
 
 
 def _head(place: str) -> bytes:
@@ -180,14 +195,14 @@ def _text(head: bytes, encoding: str) -> str:
     return codecs.getincrementaldecoder("utf-8-sig" if encoding == "utf-8" else encoding)().decode(head)
 
 
-def _numbers(columns: Sequence[Sequence[str]], delimiter: str, decimal: str) -> NumberFormat:
+def _numbers(columns: Sequence[Sequence[str]], delimiter: str, decimal: str) -> NumbersFound:
     """How numbers are written.
 
     Args:
         decimal: as a person says; empty: as it shows.
     """
-    values = [[value for value in values if value and value not in GAPS] for _, *values in columns]
-    return guess_number_format(values, decimal or ("." if delimiter == "," else ".,"))
+    values = [[text for value in values if (text := value.strip()) and text not in GAPS] for _, *values in columns]
+    return guess_number_format(values, decimal or ("." if delimiter == "," else ".,"), is_said=bool(decimal))
 
 
 def _dates(columns: Sequence[Sequence[str]]) -> tuple[list[str], bool]:
@@ -219,13 +234,13 @@ def _dates(columns: Sequence[Sequence[str]]) -> tuple[list[str], bool]:
     return formats, any(len(says_day_first.get(mark, ())) != 1 for mark in times)
 
 
-def _gaps(columns: Sequence[Sequence[str]], numbers: NumberFormat) -> list[str]:
+def _gaps(columns: Sequence[Sequence[str]], numbers: NumberFormat, units: Mapping[str, str]) -> list[str]:
     """Spellings that stand among nothing but numbers: read as texts they would make a text of each number."""
-    number = python_pattern(numbers)
     found: set[str] = set()
-    for _, *values in columns:
+    for name, *values in columns:
+        number = python_pattern(numbers._replace(unit=units.get(name, "")))
         gaps = {*values} & {*GAPS}
-        others = [value for value in values if value and value not in gaps]
+        others = [value.strip() for value in values if value.strip() and value not in gaps]
         if gaps and others and all(map(number.match, others)):
             found |= gaps
     return [each for each in GAPS if each in found]

@@ -45,6 +45,10 @@ class GuessedSource(NamedTuple):
     """Others that the first lines of delimited text could be parted by."""
     unclear_dates: bool = False
     """Whether delimited text has dates whose day may be their month: they are texts until somebody says."""
+    unclear_numbers: tuple[str, ...] = ()
+    """Columns of delimited text that may be numbers, in a format that the file does not tell: texts, too, till then."""
+    grouped: tuple[str, ...] = ()
+    """Columns whose numbers have a mark between thousands, which is taken out."""
 
 
 def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND, workspace: Path | None = None) -> GuessedSource:
@@ -99,7 +103,8 @@ def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND, workspace: 
         return GuessedSource(spec, num_excluded, only_file)
     place = f"{root.rstrip('/')}/{min(data_files)}"
     found = written_as(place, given, is_tabs=_bare(wanted[0]) == ".tsv")
-    spec = spec.model_copy(update={"csv": found.csv})
+    texts = dict.fromkeys(found.unclear_numbers, "string")
+    spec = spec.model_copy(update={"csv": found.csv, "column_types": texts})
     return GuessedSource(spec, num_excluded, only_file, *found[1:])
 
 

@@ -37,7 +37,7 @@ def csv_columns(
         DataError: not CSV; a column without a value, whose type must be declared.
     """
     guesses = {
-        name: TypeGuess(name, options.numbers, options.timestamp_formats)
+        name: TypeGuess(name, options.numbers(name), options.timestamp_formats)
         for name in csv_names(path, where, options)
         if name not in declared
     }
@@ -78,7 +78,7 @@ def csv_batches(path: Path, where: str, options: CsvOptions, columns: Mapping[st
     import pyarrow as pa
 
     types = {name: arrow_type(kind) for name, kind in columns.items()}
-    written = [name for name, kind in types.items() if is_written(kind, options)]
+    written = [name for name, kind in types.items() if is_written(name, kind, options)]
     num_rows = 0
     with _opened(path, where, options, {**types, **dict.fromkeys(written, pa.string())}) as reader:
         while True:
@@ -90,9 +90,9 @@ def csv_batches(path: Path, where: str, options: CsvOptions, columns: Mapping[st
             for name in written:
                 place, texts = list(types).index(name), batch.column(name)
                 try:
-                    values = read_written(texts, types[name], options)
+                    values = read_written(name, texts, types[name], options)
                 except pa.ArrowInvalid:
-                    row = num_rows + _first_refused(texts, types[name], options)
+                    row = num_rows + _first_refused(name, texts, types[name], options)
                     place_of_row = _place_of(where, row_number(options, row))
                     raise _refused_value(name, f"a value is no {types[name]}", place_of_row) from None
                 batch = batch.set_column(place, name, values)
@@ -100,19 +100,19 @@ def csv_batches(path: Path, where: str, options: CsvOptions, columns: Mapping[st
             yield batch
 
 
-def is_written(kind: pa.DataType, options: CsvOptions) -> bool:
-    """Whether values of a type are written as the options say, and not as the CSV reader takes them."""
-    return has_formats(kind, options.timestamp_formats) or has_number_format(kind, options.numbers)
+def is_written(column: str, kind: pa.DataType, options: CsvOptions) -> bool:
+    """Whether a column's values of a type are written as the options say, and not as the CSV reader takes them."""
+    return has_formats(kind, options.timestamp_formats) or has_number_format(kind, options.numbers(column))
 
 
-def read_written(texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> pa.Array:
+def read_written(column: str, texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> pa.Array:
     """Raises `pa.ArrowInvalid`: a text is no value of this type, for which `is_written` holds."""
     if has_formats(kind, options.timestamp_formats):
         return read_timestamps(texts, kind, options.timestamp_formats)
-    return read_numbers(texts, kind, options.numbers)
+    return read_numbers(texts, kind, options.numbers(column))
 
 
-def _first_refused(texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> int:
+def _first_refused(column: str, texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> int:
     """The place of the first text that is no value, where there is one."""
     import pyarrow as pa
 
@@ -120,7 +120,7 @@ def _first_refused(texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> i
     while end - first > 1:
         middle = (first + end) // 2
         try:
-            read_written(texts[first:middle], kind, options)
+            read_written(column, texts[first:middle], kind, options)
         except pa.ArrowInvalid:
             end = middle
         else:

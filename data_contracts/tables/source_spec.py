@@ -34,10 +34,11 @@ class CsvOptions(Frozen):
         exclude_if=operator.not_,
         description="What stands between groups of three digits, as in 1,234.50. Empty: nothing.",
     )
-    units: tuple[str, ...] = Field(
-        default=(),
+    units: dict[str, str] = Field(
+        default_factory=dict,
         exclude_if=operator.not_,
-        description="Signs before or after a number that are passed over, such as `$` or `%`: 45 % is read as 45.",
+        description="By column, the sign before or after each of its numbers, such as `$` or `%`, which is left out: "
+        "45 % is read as 45. A number with another sign, or with none, cannot be read.",
     )
     delimiter: str = Field(default=",", min_length=1, max_length=1, description="Character between two values.")
     quote: str = Field(default='"', min_length=1, max_length=1, description="Character around a value, doubled inside.")
@@ -61,16 +62,16 @@ class CsvOptions(Frozen):
         description="The longest row that is certain to be read. So much text is parsed at a time, and held in memory.",
     )
 
-    @property
-    def numbers(self) -> NumberFormat:
-        return NumberFormat(self.decimal, self.thousands, self.units)
+    def numbers(self, column: str) -> NumberFormat:
+        """How those of a column are written."""
+        return NumberFormat(self.decimal, self.thousands, self.units.get(column, ""))
 
     @field_validator("units")
     @classmethod
-    def _are_units(cls, units: tuple[str, ...]) -> tuple[str, ...]:
-        for each in units:
+    def _are_units(cls, units: dict[str, str]) -> dict[str, str]:
+        for name, each in units.items():
             if not each.strip() or re.search(r"[0-9+.,-]", each):
-                raise ValueError(f"{each!r} is no unit: a sign or letters, without digits, signs and points")
+                raise ValueError(f"column `{name}`: {each!r} is no unit: a sign or letters, without digits and points")
         return units
 
     @field_validator("timestamp_formats")

@@ -79,11 +79,13 @@ def tolerant_columns(
         return json_columns(path, where, declared, lambda *_: None, valueless)
     names = csv_names(path, where, spec.csv)
     guesses = {
-        name: TypeGuess(name, spec.csv.numbers, spec.csv.timestamp_formats) for name in names if name not in declared
+        name: TypeGuess(name, spec.csv.numbers(name), spec.csv.timestamp_formats)
+        for name in names
+        if name not in declared
     }
     for batch in csv_texts(path, where, spec.csv, names, lambda _: None):
         for name, guess in guesses.items():
-            guess.see(_read_values(batch.column(name), pa.string(), spec.csv)[0])
+            guess.see(_read_values(name, batch.column(name), pa.string(), spec.csv)[0])
     return {name: declared[name] if name in declared else guesses[name].type_name(where, valueless) for name in names}
 
 
@@ -148,7 +150,7 @@ class _Csv:
         bad: dict[int, list[str]] = {int(row): [""] for row in np.flatnonzero(places < 0)}
         arrays = []
         for name, kind in self._types.items():
-            array, is_bad = _read_values(texts.column(name), kind, self._options)
+            array, is_bad = _read_values(name, texts.column(name), kind, self._options)
             for place in np.flatnonzero(is_bad):
                 bad.setdefault(int(rows[place]), []).append(name)
             arrays.append(array.take(pa.array(places, mask=places < 0)))
@@ -183,13 +185,15 @@ def _empty(names: Sequence[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], pa.binary()) for _ in names], names=list(names))
 
 
-def _read_values(texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> tuple[pa.Array, NDArray[np.bool_]]:
+def _read_values(
+    column: str, texts: pa.Array, kind: pa.DataType, options: CsvOptions
+) -> tuple[pa.Array, NDArray[np.bool_]]:
     """Values of a type out of their texts, and which of them are none: those are null."""
     import numpy as np
     import pyarrow as pa
 
     encoded = texts.dictionary_encode()
-    values, is_bad = _halved(encoded.dictionary, kind, options)
+    values, is_bad = _halved(column, encoded.dictionary, kind, options)
     indices = encoded.indices
     of_rows = np.zeros(len(texts), bool)
     known = indices.is_valid().to_numpy(zero_copy_only=False)
@@ -199,31 +203,31 @@ def _read_values(texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> tup
     return values.take(indices), of_rows
 
 
-def _halved(texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> tuple[pa.Array, NDArray[np.bool_]]:
+def _halved(column: str, texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> tuple[pa.Array, NDArray[np.bool_]]:
     import numpy as np
     import pyarrow as pa
 
     # Arrow refuses all values for one bad one, without its place; halves find each in few readings.
     try:
-        return _parsed(texts, kind, options), np.zeros(len(texts), bool)
+        return _parsed(column, texts, kind, options), np.zeros(len(texts), bool)
     except pa.ArrowInvalid:
         if len(texts) == 1:
             return pa.nulls(1, kind), np.ones(1, bool)
     middle = len(texts) // 2
     halves = texts.slice(0, middle), texts.slice(middle)
-    (first, bad), (second, more) = (_halved(half, kind, options) for half in halves)
+    (first, bad), (second, more) = (_halved(column, half, kind, options) for half in halves)
     return pa.concat_arrays([first, second]), np.concatenate([bad, more])
 
 
-def _parsed(texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> pa.Array:
+def _parsed(column: str, texts: pa.Array, kind: pa.DataType, options: CsvOptions) -> pa.Array:
     """Read by the CSV reader itself, so that what is a value here is one there."""
     import pyarrow as pa
     from pyarrow import csv
 
     if not len(texts):
         return pa.array([], kind)
-    if is_written(kind, options):
-        return read_written(texts.cast(pa.string()), kind, options)
+    if is_written(column, kind, options):
+        return read_written(column, texts.cast(pa.string()), kind, options)
     lines = b"".join(b'"%s",\n' % value.replace(b'"', b'""') for value in texts.to_pylist())
     table = csv.read_csv(
         io.BytesIO(lines),

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.types.column_types import arrow_type
-from headway.data_contracts.types.written_numbers import PLAIN, NumberFormat, plain_numbers, units_of
+from headway.data_contracts.types.written_numbers import PLAIN, NumberFormat, are_amounts, groups_of, plain_numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 CANDIDATES = ("int64", "double", "bool", "date32[day]", "timestamp[us]", "timestamp[us, tz=UTC]")
 """From narrow to wide; a column that is none of these is a string."""
+NUMBER_TYPES = ("int64", "double")
 CODES = r"^[+-]?0[0-9]|^[+-]?[0-9]{19,}$"
 """Digits that are no number: a leading zero (a post code), or more than an int64 holds."""
 
@@ -35,28 +36,30 @@ class TypeGuess:
     """Watches the texts of one column.
 
     Args:
-        numbers: how numbers are written.
+        numbers: how its numbers are written.
         timestamp_formats: how dates and times are written, besides ISO 8601.
     """
 
     def __init__(self, name: str, numbers: NumberFormat = PLAIN, timestamp_formats: Sequence[str] = ()) -> None:
         self._name, self._numbers, self._formats = name, numbers, timestamp_formats
         self._left = list(CANDIDATES)
-        self._has_value = False
-        self._units: set[str] = set()
+        self._has_value, self._has_fraction = False, False
+        self._groups: set[int] = set()
 
     def see(self, texts: pa.Array) -> None:
         values = texts.drop_null()
         self._has_value = self._has_value or len(values) > 0
         self._left = [kind for kind in self._left if _are(values, kind, self._numbers, self._formats)]
-        if self._numbers.units and {"int64", "double"} & {*self._left}:
-            self._units |= units_of(values, self._numbers)
-            if len(self._units) > 1:  # dollars and euros are not one number
-                self._left = [kind for kind in self._left if kind not in ("int64", "double")]
+        if self._numbers.thousands and {*NUMBER_TYPES} & {*self._left}:
+            groups, has_fraction = groups_of(values, self._numbers)
+            self._groups |= groups
+            self._has_fraction = self._has_fraction or has_fraction
 
     def type_name(self, where: str, valueless: str = "") -> str:
         """Arguments and errors as of `guessed`."""
-        kind = self._left[0] if self._left else "string"
+        are_numbers = are_amounts(self._numbers, self._groups, has_fraction=self._has_fraction)
+        left = [kind for kind in self._left if are_numbers or kind not in NUMBER_TYPES]
+        kind = left[0] if left else "string"
         return guessed(self._name, kind, where, is_known=self._has_value, valueless=valueless)
 
 
@@ -150,9 +153,12 @@ def _are(values: pa.Array, kind: str, numbers: NumberFormat, timestamp_formats: 
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if kind in ("int64", "double") and not numbers.is_plain:
-        values = plain_numbers(values, numbers)
-    if kind in ("int64", "double") and pc.any(pc.match_substring_regex(values, CODES)).as_py():
+    if kind in NUMBER_TYPES and not numbers.is_plain:
+        try:
+            values = plain_numbers(values, numbers)
+        except pa.ArrowInvalid:
+            return False
+    if kind in NUMBER_TYPES and pc.any(pc.match_substring_regex(values, CODES)).as_py():
         return False
     if kind == "double" and numbers.decimal != "." and numbers.is_plain:
         # A dot would part thousands then, and is in no number that the reader takes.

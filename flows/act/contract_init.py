@@ -8,7 +8,7 @@ import re
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,7 +49,8 @@ MAX_NAME_CHARS = 100
 """It becomes those of files, which end in more."""
 MAX_COLUMNS = 4096
 """Each is profiled, and a person is to read what was drafted of it."""
-
+MAX_NAMED = 5
+"""Columns of a line on the console."""
 
 LEAK_EXCLUDED = "If it is known when the model is asked, put it back and say `promotion: {label_leak: allow}`"
 
@@ -349,14 +350,20 @@ def _print_written_as(drafted: ContractDraft, console: Console) -> None:
             f"{count(csv.skip_rows, 'line')} above the header passed over: `source.csv.skip_rows` of the pipeline file"
         )
         console.print(Text(one_line(f"             {line}"), style="yellow"))
-    if not csv.numbers.is_plain:
-        marks = [*([f"{csv.thousands!r} between thousands"] if csv.thousands else ()), *map(repr, csv.units)]
+    if csv.thousands or csv.units:
+        units = [f"{unit!r} of `{name}`" for name, unit in csv.units.items()]
+        thousands = f"{csv.thousands!r} between thousands of {_named(drafted.source.grouped)}"
+        marks = [*([thousands] if csv.thousands else ()), *units]
         line = f"numbers      read without {' and '.join(marks)}: `source.csv.thousands` and `units` say it"
         console.print(Text(one_line(line)))
     if gaps := [each for each in csv.nulls if each]:
         line = f"{' and '.join(map(repr, gaps))} among numbers {'is a gap' if len(gaps) == 1 else 'are gaps'}"
         elsewhere = "in every other column, too: `source.csv.nulls` of the pipeline file says it"
         console.print(Text(one_line(f"             {line}, {elsewhere}")))
+    if unclear := drafted.source.unclear_numbers:
+        verb = "is text" if len(unclear) == 1 else "are texts"
+        line = f"{_named(unclear)} may hold numbers, and {verb} so far: nothing tells fractions from thousands there"
+        console.print(Text(one_line(f"             {line}; `--decimal` does"), style="yellow"))
     if drafted.source.unclear_dates:
         dates = "dates may be %d/%m/%Y or %m/%d/%Y, and are texts so far: `--timestamp-format` says which it is"
         console.print(Text(one_line(f"             {dates}"), style="yellow"))
@@ -370,6 +377,11 @@ def _print_written_as(drafted: ContractDraft, console: Console) -> None:
         console.print(Text(one_line(f"             {looks}"), style="yellow"))
     if len(drafted.profile.columns) == 1:
         console.print(Text("             one column: if it should be more, `--delimiter` is another", style="yellow"))
+
+
+def _named(columns: Sequence[str]) -> str:
+    more = [count(len(columns) - MAX_NAMED, "column") + " more"] if len(columns) > MAX_NAMED else []
+    return " and ".join([*(f"`{name}`" for name in columns[:MAX_NAMED]), *more])
 
 
 def _print_columns(drafted: ContractDraft, console: Console) -> None:

@@ -14,6 +14,7 @@ from headway.data_contracts.sources.inference import GuessedSource, guess_source
 from headway.data_contracts.sources.listing import list_local, list_remote
 from headway.data_contracts.sources.reading import resolve_base_uri
 from headway.data_contracts.store.errors import ConfigError, DataError, EnvironmentProblem
+from headway.data_contracts.tables.csv_files import csv_columns
 
 
 def make(folder: Path, *names: str) -> None:
@@ -174,12 +175,21 @@ def lines(*rows: str) -> str:
 @pytest.mark.parametrize(
     ("data", "options"),
     [
-        (lines("a,b", '"$1,234.50",1', "$7,2"), {"thousands": ",", "units": ("$",)}),
-        (lines("a;b", "1.234,50 €;5,5 %", "7,00 €;6 %"), {"decimal": ",", "thousands": ".", "units": ("€", "%")}),
+        (lines("a,b", '"$1,234.50",1', "$7,2"), {"thousands": ",", "units": {"a": "$"}}),
+        (
+            lines("a;b", "1.234,50 €;5,5 %", "7,00 €;6 %"),
+            {"decimal": ",", "thousands": ".", "units": {"a": "€", "b": "%"}},
+        ),
         (lines("a;b", "1'234.5;x", "7;y"), {"thousands": "'"}),
         (lines("a;b", "1 234,5;x", "7,25;y"), {"decimal": ",", "thousands": " "}),
-        # Digits and one mark are a fraction, and telephone numbers no thousands.
-        (lines("a;b", "1,234;x", "2,345;y"), {"decimal": ","}),
+        (lines("a;b", "1.234;0,234", "12.345;2,500"), {"decimal": ","}),
+        (lines("a;b", "1.234,5;x", "7;y"), {"decimal": ",", "thousands": "."}),
+        (lines("a,b", '"1,234,567",x', '"1,234",y'), {"thousands": ","}),
+        # Plain decimals, versions, addresses, telephone numbers and lists of codes are no thousands.
+        (lines("lat;b", "52.520;1.5", "48.137;2.5"), {}),
+        (lines("version;b", "1.100;1,5", "1.200;2,5"), {"decimal": ","}),
+        (lines("ip;b", "192.168.100.101;1", "10.100.100.102;2"), {}),
+        (lines("ids,b", '"101,202",1', '"102,303",2'), {}),
         (lines("a;b", "555 123;x", "555 124;y"), {}),
         # Dollars and euros are not one number.
         (lines("a;b", "$1;x", "€2;y"), {}),
@@ -189,6 +199,40 @@ def test_how_numbers_are_written_is_seen_in_the_first_lines(tmp_path: Path, data
     (tmp_path / "a.csv").write_text(data)
     found = guess_source("a.csv", base=tmp_path).spec.csv.model_dump(exclude_defaults=True)
     assert {name: value for name, value in found.items() if name != "delimiter"} == options
+
+
+@pytest.mark.parametrize(
+    ("data", "unclear", "said"),
+    [
+        (lines("a;b", "1,234;x", "2,345;y"), ("a",), {".": "int64", ",": "double"}),
+        (lines("a;b", "1.234 €;x", "1.499 €;y"), ("a",), {".": "double", ",": "int64"}),
+        (lines("a;b", "1.234;0,5", "2.345;1,5"), ("a",), {".": "double", ",": "int64"}),
+        (lines("a;b", "1,5;2.5", "1,7;1.5"), ("a",), {".": "string", ",": "double"}),
+        (lines("a,b", '"101,202",1', '"102,303",2'), ("a",), {".": "int64"}),
+        (lines("a;b", "1,234;1.5", "7;2.5"), ("a",), {".": "int64", ",": "double"}),
+        # Coordinates beside amounts; as many marks in each value as in codes.
+        (lines("a;b", "52.520;1.234,50", "48.137;2,50"), ("a",), {",": "int64"}),
+        (lines("a;b", "1.520;1.234,50", "137;2,50"), (), {",": "int64"}),
+        (lines("a;b", "0,234;1", "1,345;2"), (), {".": "string", ",": "double"}),
+    ],
+)
+def test_what_may_be_fractions_or_thousands_is_text_until_a_person_says(
+    tmp_path: Path, data: str, unclear: tuple[str, ...], said: dict[str, str]
+) -> None:
+    (tmp_path / "a.csv").write_text(data)
+    found = guess_source("a.csv", base=tmp_path)
+    assert (found.unclear_numbers, found.spec.column_types) == (unclear, dict.fromkeys(unclear, "string"))
+    for decimal, kind in said.items():
+        spec = guess_source("a.csv", base=tmp_path, given=CsvChoice(decimal=decimal)).spec
+        assert csv_columns(tmp_path / "a.csv", "a.csv", spec.csv, spec.column_types)["a"] == kind
+
+
+def test_columns_that_lose_a_mark_are_named_and_telephone_numbers_do_not(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(lines("a;phone;b", "1 234,5;555 123 456;1 234,00", "7;555 123 457;2 000,00"))
+    found = guess_source("a.csv", base=tmp_path)
+    assert (found.spec.csv.thousands, found.grouped, found.unclear_numbers) == (" ", ("a", "b"), ())
+    types = csv_columns(tmp_path / "a.csv", "a.csv", found.spec.csv, {})
+    assert types == {"a": "double", "phone": "string", "b": "double"}
 
 
 @pytest.mark.parametrize(

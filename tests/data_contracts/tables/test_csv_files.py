@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.tables.csv_files import csv_batches, csv_columns, csv_names
-from headway.data_contracts.tables.source_spec import CsvOptions
+from headway.data_contracts.tables.source_spec import CsvOptions, SourceSpec
+from headway.data_contracts.tables.unparsable_rows import Unparsable, tolerant_batches
 
 SECRET = "hunter2"
 Row = dict[str, Any]
@@ -207,6 +208,36 @@ def test_points_beside_decimal_commas_are_no_numbers_and_a_comma_has_one_meaning
     assert CsvOptions().model_dump().keys().isdisjoint(added), "snapshots made before have another key"
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"decimal": ",", "thousands": "'"},
+        {"decimal": ",", "thousands": " "},
+        {"decimal": ",", "thousands": "."},
+        {"decimal": ".", "thousands": " "},
+    ],
+)
+def test_a_number_of_another_format_is_none_though_arrow_would_take_it(tmp_path: Path, said: dict[str, Any]) -> None:
+    options = CsvOptions(delimiter=";", **said)
+    other = "1.2345" if options.decimal == "," else "1,2345"
+    path = write(tmp_path, f"a;b\n{other};1\n2;nan\n")
+    assert csv_columns(path, path.name, options, {}) == {"a": "string", "b": "double"}
+    with pytest.raises(DataError, match="row 2 of all, header included: column `a`: a value is no double"):
+        rows(path, options, a="double", b="double")
+    spec, bad = SourceSpec(format="csv", uri=".", csv=options), list[Unparsable]()
+    (batch,) = tolerant_batches(spec, path, path.name, {"a": "double"}, bad)
+    assert (batch.to_pylist(), [each.row for each in bad]) == ([{"a": None}, {"a": 2.0}], [0])
+
+
+@pytest.mark.parametrize("text", ["0.125", "00.123", "012.345", "-0.500"])
+def test_a_zero_begins_no_group_of_thousands(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path, f"a\n{text}\n")
+    options = CsvOptions(delimiter=";", decimal=",", thousands=".")
+    assert csv_columns(path, path.name, options, {}) == {"a": "string"}
+    with pytest.raises(DataError, match="column `a`: a value is no double"):
+        rows(path, options, a="double")
+
+
 def test_numbers_are_read_without_thousands_and_units(tmp_path: Path) -> None:
     path = write(
         tmp_path,
@@ -215,7 +246,7 @@ def test_numbers_are_read_without_thousands_and_units(tmp_path: Path) -> None:
         '-$7,"3.5%","12,345,678",12,€2\n'
         ',0 %,"1",13,3\n',
     )
-    options = CsvOptions(thousands=",", units=("$", "%", "€"))
+    options = CsvOptions(thousands=",", units={"price": "$", "share": "%", "mixed": "$"})
     kinds = {"price": "double", "share": "double", "count": "int64", "text": "string", "mixed": "string"}
     assert csv_columns(path, path.name, options, {}) == kinds, "dollars and euros are not one number"
     found = rows(path, options)
@@ -226,6 +257,37 @@ def test_numbers_are_read_without_thousands_and_units(tmp_path: Path) -> None:
     assert csv_columns(path, path.name, options, {}) == {"price": "string"}, "a group has three digits"
     with pytest.raises(DataError, match="row 2 of all, header included: column `price`: a value is no double"):
         rows(path, options, price="double")
+
+
+@pytest.mark.parametrize(
+    ("unit", "values", "bad"),
+    [
+        ("%", ("45.5 %", "0.455", "7%"), 1),
+        ("$", ("$5", "5 $", "€5"), 2),
+        ("$", ("$5", "$5$", "$6"), 1),
+        ("", ("5", "5 %", "6"), 1),
+    ],
+)
+def test_a_number_without_its_columns_unit_or_with_another_is_none(
+    tmp_path: Path, unit: str, values: tuple[str, ...], bad: int
+) -> None:
+    path = write(tmp_path, "a,b\n" + "".join(f"{value},1 %\n" for value in values))
+    options = CsvOptions(units={"b": "%"} | ({"a": unit} if unit else {}))
+    assert csv_columns(path, path.name, options, {}) == {"a": "string", "b": "int64"}
+    with pytest.raises(DataError, match=f"row {bad + 2} of all, header included: column `a`: a value is no double"):
+        rows(path, options, a="double")
+    found, spec = list[Unparsable](), SourceSpec(format="csv", uri=".", csv=options)
+    assert len([*tolerant_batches(spec, path, path.name, {"a": "double", "b": "double"}, found)])
+    assert [(each.row, each.column) for each in found] == [(bad, "a")]
+
+
+def test_blanks_around_numbers_are_passed_over_whatever_the_format(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,b\n 5, nan\n 7 ,1.5\t\n")
+    plain, *others = CsvOptions(), CsvOptions(thousands="'"), CsvOptions(units={"c": "%"})
+    expected = str(rows(path, plain, a="int64", b="double"))
+    assert [str(rows(path, each, a="int64", b="double")) for each in others] == [expected, expected]
+    path.write_text('a\n" 1,234 % "\n')
+    assert rows(path, CsvOptions(thousands=",", units={"a": "%"})) == [{"a": 1234}]
 
 
 def test_dates_are_read_as_the_formats_say_and_as_iso_8601(tmp_path: Path) -> None:

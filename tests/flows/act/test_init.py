@@ -514,18 +514,23 @@ def test_a_column_without_a_value_and_numbers_that_a_later_file_alone_shows_are_
 
 
 @pytest.mark.process
-def test_missing_numbers_are_found_by_how_programs_write_them_and_it_is_said(headway: Headway, tmp_path: Path) -> None:
+def test_how_programs_write_numbers_and_gaps_is_found_and_said(headway: Headway, tmp_path: Path) -> None:
     rows = "".join(
-        f"{'NA' if n % 9 == 0 else f'{n % 50}.5'},{'?' if n % 7 == 0 else n % 40},{'NA' if n % 2 else 'b'},{n % 3}\n"
+        f"{'NA' if n % 9 == 0 else f'{n % 50}.5'},{'?' if n % 7 == 0 else n % 40},{'NA' if n % 2 else 'b'},"
+        f'"$1,{n % 83 + 100}.50",{n % 31}%,"{n % 3 + 101},202",{n % 3}\n'
         for n in range(NUM_ROWS)
     )
-    (tmp_path / "rows.csv").write_text(f"x,z,words,target\n{rows}")
+    (tmp_path / "rows.csv").write_text(f"x,z,words,paid,share,codes,target\n{rows}")
     drafted = headway("contract", "init", "rows.csv")
     assert drafted.code == 0, drafted.err
+    assert "numbers      read without ',' between thousands of `paid` and '$' of `paid` and '%' of `share`" in drafted.out
+    assert "`codes` may hold numbers, and is text so far: nothing tells fractions from thousands" in drafted.out
     assert "'NA' and '?' among numbers are gaps, in every other column, too: `source.csv.nulls`" in drafted.out
     spec = load_pipeline(tmp_path / "rows.pipeline.yaml")
     assert spec.source.csv.nulls == ("", "NA", "?")
-    assert spec.shards.encoder.numeric == ("x", "z")
+    assert spec.source.csv.units == {"paid": "$", "share": "%"}
+    assert spec.source.column_types["codes"] == "string"
+    assert spec.shards.encoder.numeric == ("x", "z", "paid", "share")
     checked = headway("contract", "check", "rows.pipeline.yaml")
     assert checked.code == 0, checked.out + checked.err
 

@@ -86,6 +86,16 @@ def test_a_file_is_read_as_sources_are(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.process
+def test_marks_of_numbers_are_those_of_the_file_and_not_of_training(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("people of 2025\nage;grade;plan\n1,234;1;pro\n30,5;3;pro\n")
+    predicted(tmp_path, "rows.csv", "out.jsonl", csv=CsvOptions(thousands=",", skip_rows=3))
+    assert [each["prediction"] for each in rows_of(tmp_path / "out.jsonl")] == pytest.approx([1.234, 30.5])
+    (tmp_path / "rows.csv").write_text("age;grade;plan\n1,234;1;pro\n2,345;3;pro\n")
+    with pytest.raises(DataError, match="column `age`: a value is no double"):
+        predicted(tmp_path, "rows.csv", "unclear.jsonl")
+
+
+@pytest.mark.process
 def test_nulls_are_spelt_as_in_training_and_predicted_as_null_on_request(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("age,grade,plan\n30,1,pro\nNA,NA,NA\n40,NA,pro\n")
     options = CsvOptions(nulls=("NA",))
