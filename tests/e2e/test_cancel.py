@@ -245,7 +245,7 @@ def test_a_retrain_bounded_to_a_step_ends_there_and_the_command_it_names_continu
     assert stopped.returncode == 75, stopped.stderr
     assert one_message(stopped.stderr), stopped.stderr
     command = "headway retrain tiny.yaml"
-    assert "requested: stopped at step 33 of 120; a checkpoint was kept." in stopped.stderr
+    assert "step reached: stopped at step 33 of 120; a checkpoint was kept." in stopped.stderr
     assert f"{command}` continues it." in stopped.stderr
     assert max(int(p.parent.name[5:]) for p in project.files("runs/*/checkpoints/*/manifest.json")) == 33
     flows = [event for path in project.files("ledger/*/flow.jsonl") for event in read_events(path)]

@@ -213,7 +213,8 @@ def test_a_deployment_that_is_not_there_is_named(watched: Watched) -> None:
 @pytest.fixture
 def worker(watched: Watched) -> Iterator[subprocess.Popen[bytes]]:
     cwd = watched.folder.parent
-    process = watched.service.start("worker", "start", "--pool", "watched", cwd=cwd, log=cwd / "worker.log")
+    command = ("worker", "start", "--pool", "watched")
+    process = watched.service.start(*command, cwd=cwd, log=cwd / "worker.log", is_fresh=False)
     yield process
     end(process)
 

@@ -19,7 +19,7 @@ Current thread 0x00007f02 (most recent call first):
   File "/site-packages/torch/distributed/distributed_c10d.py", line 2900 in all_reduce
   File "/code/training/engine/loop.py", line 57 in train
 """
-NO_PEERS = {"rehearsal.py", "first_step.py", "process.py", "staging.py"}
+NO_PEERS = {"process.py", "staging.py"}
 """Whose waits are for threads and processes of their own."""
 LOOP = '  File "/run/code.zip/training/engine/loop.py", line 57 in train\n  File "<string>", line 1 in <module>\n'
 
