@@ -523,7 +523,9 @@ def test_how_programs_write_numbers_and_gaps_is_found_and_said(headway: Headway,
     (tmp_path / "rows.csv").write_text(f"x,z,words,paid,share,codes,target\n{rows}")
     drafted = headway("contract", "init", "rows.csv")
     assert drafted.code == 0, drafted.err
-    assert "numbers      read without ',' between thousands of `paid` and '$' of `paid` and '%' of `share`" in drafted.out
+    assert (
+        "numbers      read without ',' between thousands of `paid` and '$' of `paid` and '%' of `share`" in drafted.out
+    )
     assert "`codes` may hold numbers, and is text so far: nothing tells fractions from thousands" in drafted.out
     assert "'NA' and '?' among numbers are gaps, in every other column, too: `source.csv.nulls`" in drafted.out
     spec = load_pipeline(tmp_path / "rows.pipeline.yaml")
