@@ -39,6 +39,10 @@ GAPS = ("NA", "N/A", "n/a", "NULL", "null", "None", "?", "-")
 """What programs write where a value is missing, besides nothing at all: `NA` is R's, `NULL` a database's."""
 TIMES = {(False, False): "", (True, False): " %H:%M", (True, True): " %H:%M:%S"}
 LAST_MONTH = 12
+MIN_COLUMNS = 2
+"""Of a table in which a title shows."""
+VALUE = re.compile(r"[^\w]*\d(?:[^\w]|\d|[TZeE_](?=[\W\d]|\Z))*")
+"""A number, an amount or a date: digits and marks, without words."""
 
 
 class CsvChoice(NamedTuple):
@@ -137,7 +141,7 @@ def written_as(place: str, given: CsvChoice, *, is_tabs: bool) -> WrittenAs:
             )
     delimiter, *also = fitting or [","]
     skipped = _lines_above(head, delimiter)
-    head = "".join(head.splitlines(keepends=True)[skipped:])
+    head = "".join(_lines(head)[skipped:])
     columns = _columns(head, delimiter)
     formats, unclear = ([given.timestamp_format], False) if given.timestamp_format else _dates(columns)
     numbers = _numbers(columns, delimiter, given.decimal)
@@ -250,28 +254,72 @@ def _columns(head: str, delimiter: str) -> list[list[str]]:
     """The values of the first lines by column, its name first."""
     columns: dict[int, list[str]] = {}
     with contextlib.suppress(csv.Error):
-        for row in csv.reader(_whole(head.splitlines(keepends=True), head), delimiter=delimiter):
+        for row in csv.reader(_whole(_lines(head), head), delimiter=delimiter):
             for place, value in enumerate(row):
                 columns.setdefault(place, []).append(value)
     return list(columns.values())
 
 
 def _lines_above(head: str, delimiter: str) -> int:
-    """Titles and comments before the header: lines that fill at most half of the columns."""
-    lines = head.splitlines()[:SNIFFED_LINES]
-    bare = [re.sub(r'"[^"]*"', "x", line) for line in lines]
-    width = _usual([line.count(delimiter) for line in bare if line])
-    if not width:
+    """Titles and comments before the header: lines that fill at most half of the columns.
+
+    Where anything speaks against it there are none, for a header that is passed over takes its columns along.
+    """
+    rows = _rows(head, delimiter)
+    num_columns = _usual([len(row.cells) for row in rows if row.cells])
+    if num_columns < MIN_COLUMNS:
         return 0
-    for place, line in enumerate(bare):
-        cells = line.split(delimiter)
-        is_filled = [bool(cell.strip()) for cell in cells]
-        is_comment = line.startswith("#") and len(cells) != width + 1
+    for place, row in enumerate(rows):
+        is_comment = bool(row.cells) and row.cells[0].startswith("#") and len(row.cells) != num_columns
         # The first of all columns may have no name, as pandas writes row numbers.
-        has_index = is_filled == [False, *[True] * width]
-        if has_index or (not is_comment and 2 * sum(is_filled) > width + 1):
-            return place
+        names = row.cells[1:] if row.cells[:1] == [""] else row.cells
+        has_index = len(names) < len(row.cells) == num_columns and all(map(str.strip, names))
+        if has_index or (not is_comment and 2 * sum(bool(cell.strip()) for cell in row.cells) > num_columns):
+            below = [each.cells for each in rows[place + 1 :] if len(each.cells) == num_columns]
+            is_header = len(row.cells) == num_columns and _are_names(names) and _has_values(below)
+            # A reader that passes over lines knows no quotes.
+            is_whole = all(each.num_lines == 1 and not each.has_open_quote for each in rows[:place])
+            return row.first_line if is_header and is_whole else 0
     return 0
+
+
+class _Row(NamedTuple):
+    first_line: int
+    """Lines before it."""
+    num_lines: int
+    has_open_quote: bool
+    cells: list[str]
+
+
+def _rows(head: str, delimiter: str) -> list[_Row]:
+    """Of the first lines, empty ones included."""
+    lines = _whole(_lines(head), head)[:SNIFFED_LINES]
+    reader = csv.reader(lines, delimiter=delimiter)
+    rows: list[_Row] = []
+    first = 0
+    with contextlib.suppress(csv.Error):
+        for cells in reader:
+            quotes = "".join(lines[first : reader.line_num]).count('"')
+            rows.append(_Row(first, reader.line_num - first, quotes % 2 == 1, cells))
+            first = reader.line_num
+    return rows
+
+
+def _lines(text: str) -> list[str]:
+    """As a CSV reader counts them, which knows no other ends of lines."""
+    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", text)
+
+
+def _are_names(cells: Sequence[str]) -> bool:
+    """Whether a line can be a header: each of its cells names another column."""
+    names = [cell.strip() for cell in cells]
+    return all(names) and len({*names}) == len(names) and not any(map(VALUE.fullmatch, names))
+
+
+def _has_values(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a column has numbers or dates alone, which tells its header from them."""
+    columns = [[cell.strip() for cell in column if cell.strip()] for column in zip(*rows, strict=True)]
+    return any(column and all(map(VALUE.fullmatch, column)) for column in columns)
 
 
 def _usual(counts: Sequence[int]) -> int:
@@ -290,8 +338,8 @@ def _delimiters(head: str) -> list[str]:
     found: dict[str, int] = {}
     for delimiter in DELIMITERS:
         skipped = _lines_above(head, delimiter)
-        below = head.splitlines()[skipped:]
-        lines = re.sub(r'"[^"]*"', "", "\n".join(below)).splitlines()[:SNIFFED_LINES]
+        below = "".join(_lines(head)[skipped:])
+        lines = re.sub(r'"[^"]*"', "", below).splitlines()[:SNIFFED_LINES]
         counts = {line.count(delimiter) for line in _whole([line for line in lines if line], head)}
         if len(counts) == 1 and counts != {0}:
             found[delimiter] = skipped

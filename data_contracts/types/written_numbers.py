@@ -76,9 +76,10 @@ def plain_numbers(texts: pa.Array, written: NumberFormat) -> pa.Array:
     has_unit = pc.equal(
         pc.binary_join_element_wise(pc.struct_field(parts, "before"), pc.struct_field(parts, "after"), ""), written.unit
     )
-    is_number = pc.fill_null(has_unit, False)
+    has_two_signs = pc.and_(*(pc.not_equal(pc.struct_field(parts, name), "") for name in ("outer", "inner")))
+    is_number = pc.fill_null(pc.and_(has_unit, pc.invert(has_two_signs)), False)
     is_read = pc.or_(is_number, pc.match_substring_regex(texts, NO_DIGITS))
-    if not pc.all(is_read).as_py():  # a null is neither
+    if pc.any(pc.invert(is_read)).as_py():  # a null is neither
         raise pa.ArrowInvalid("a text is no number so written")
     part = {name: pc.struct_field(parts, name) for name in ("outer", "inner", "whole", "part", "only", "exponent")}
     whole = pc.replace_substring(part["whole"], written.thousands, "") if written.thousands else part["whole"]

@@ -14,7 +14,7 @@ from headway.data_contracts.sources.inference import GuessedSource, guess_source
 from headway.data_contracts.sources.listing import list_local, list_remote
 from headway.data_contracts.sources.reading import resolve_base_uri
 from headway.data_contracts.store.errors import ConfigError, DataError, EnvironmentProblem
-from headway.data_contracts.tables.csv_files import csv_columns
+from headway.data_contracts.tables.csv_files import csv_columns, csv_names
 
 
 def make(folder: Path, *names: str) -> None:
@@ -256,6 +256,35 @@ def test_lines_above_the_header_are_passed_over(tmp_path: Path, above: str, skip
 def test_a_header_is_not_passed_over_for_a_row_that_has_more_or_fewer_values(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b,c\n1,2\n" + "1,2,3\n" * 9)
     assert guess_source("a.csv", base=tmp_path).spec.csv.skip_rows == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        lines('"Price', '(EUR)",qty', "1,2", "3,4"),
+        lines('"Price', '(EUR)";qty;a;b;c', "1;2;3;4;5", "3;4;5;6;7"),
+        lines("a,,,", "1,2,3,4", "5,6,7,8"),
+        lines("a b c", "1,2,3", "4,5,6"),
+        lines("text", "hello, world", "good, bye"),
+        lines("text", "so, 5 apples", "and, 6 pears"),
+        lines("name,,", "x,x,1", "y,z,2"),
+        lines("name,,", "x,,1", "y,z,2"),
+        lines("name,,", '"', ",b,c", "y,z,2"),
+        lines('5" screens', "model,inch", "a,5", "b,6"),
+    ],
+)
+def test_no_line_is_passed_over_where_what_follows_may_be_no_header(tmp_path: Path, data: str) -> None:
+    (tmp_path / "a.csv").write_text(data)
+    assert guess_source("a.csv", base=tmp_path).spec.csv.skip_rows == 0
+
+
+def test_lines_above_the_header_are_counted_as_the_reader_counts_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(
+        "Umsätze\u2028und\x0bmehr\r\n\r\nladen,tag,wert\r\na,2025-01-01T10:00Z,1\r\nb,2025-01-02T10:00Z,2\r\n".encode()
+    )
+    csv = guess_source("a.csv", base=tmp_path).spec.csv
+    assert (csv.skip_rows, csv_names(path, "a.csv", csv)) == (2, ["laden", "tag", "wert"])
 
 
 def test_a_decimal_comma_that_is_said_leaves_commas_no_other_part(tmp_path: Path) -> None:

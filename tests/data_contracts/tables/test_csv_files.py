@@ -281,6 +281,15 @@ def test_a_number_without_its_columns_unit_or_with_another_is_none(
     assert [(each.row, each.column) for each in found] == [(bad, "a")]
 
 
+def test_nulls_alone_are_numbers_in_every_format(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,b\n" + ",1\n" * 999 + "+$7,1\n")
+    options = CsvOptions(thousands="'", units={"a": "$"}, max_row_bytes=100)
+    assert [row["a"] for row in rows(path, options)] == [None] * 999 + [7]
+    assert [row["a"] for row in rows(write(tmp_path, "a,b\n"), options, a="int64", b="int64")] == []
+    with pytest.raises(DataError, match="a value is no int64"):
+        rows(write(tmp_path, "a\n+$-7\n"), options, a="int64")
+
+
 def test_blanks_around_numbers_are_passed_over_whatever_the_format(tmp_path: Path) -> None:
     path = write(tmp_path, "a,b\n 5, nan\n 7 ,1.5\t\n")
     plain, *others = CsvOptions(), CsvOptions(thousands="'"), CsvOptions(units={"c": "%"})
