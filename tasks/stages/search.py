@@ -16,8 +16,8 @@ from headway.data_contracts.types.report_text import count
 from headway.tasks.core.context import RunContext
 from headway.tasks.search.pace import pace_of, require_worthwhile
 from headway.tasks.search.proposals import PastTrial, next_round
-from headway.tasks.search.rungs import RungScore, num_promoted, promoted, too_short
-from headway.tasks.search.trials_spec import TrialsSpec
+from headway.tasks.search.rungs import RungScore, num_promoted, promoted, require_past_warmup, too_short
+from headway.tasks.search.trials_spec import Settle, TrialsSpec
 from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.launch import num_training_rows
 from headway.tasks.stages.trials import (
@@ -34,6 +34,8 @@ from headway.tasks.stages.trials import (
 from headway.training.checkpoint.layout import run_folder
 from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import TrainingSpec
+from headway.training.frozen.mesh_check import require_trainable
+from headway.training.frozen.recipe_check import own_methods
 from headway.training.launch.base.gang import LaunchSpec
 
 NAMED_IN_A_LINE = 5
@@ -108,13 +110,24 @@ def search(
     """Try settings of a pipeline's training, and train the best to its end.
 
     Raises:
-        ConfigError: rungs that are none of it, or not worth their starts.
+        ConfigError: rungs that are none of it, lie within a warm-up, or are not worth their starts.
         RunStopped: a stop was asked for; the same command continues.
         TrainingFailed: all trials failed.
     """
-    counted = training.for_rows(num_training_rows(context, manifest))
+    num_rows = num_training_rows(context, manifest)
+    counted = training.for_rows(num_rows)
     require_worthwhile(context.workspace, context.pipeline, spec, counted)
-    return _Search(context, spec, training, spec.levels_of(counted), launch, manifest, tracking_uri, scoring).run()
+    steps = spec.levels_of(counted)
+
+    def settle(wanted: TrainingSpec) -> TrainingSpec:
+        settled = wanted.for_rows(num_rows)
+        require_past_warmup(steps, settled)
+        # As of a pipeline file that is loaded: what a sampler proposes has not been looked at then.
+        methods = own_methods(settled.recipe.name, (str(context.base),))
+        require_trainable(settled, scoring.shards.encoder, launch.world_size, methods)
+        return settled
+
+    return _Search(context, spec, training, settle, steps, launch, manifest, tracking_uri, scoring).run()
 
 
 class _Search:
@@ -123,26 +136,29 @@ class _Search:
         context: RunContext,
         spec: TrialsSpec,
         training: TrainingSpec,
+        settle: Settle,
         levels: tuple[int, ...],
         launch: LaunchSpec,
         manifest: Link,
         tracking_uri: str,
         scoring: Scoring,
     ) -> None:
-        self._context, self._spec, self._training, self._levels = context, spec, training, levels
+        self._context, self._spec, self._training, self._settle = context, spec, training, settle
         self._launch, self._manifest, self._uri, self._scoring = launch, manifest, tracking_uri, scoring
+        self._levels = levels
         self._trials: dict[int, SearchedTrial] = {}
         self._has_looked_at_pace = len(levels) == 1 or not spec.min_starts
 
     def run(self) -> SearchResult:
         for number in range(self._spec.rounds):
             records = [_record(each) for each in self._trials.values()]
-            trials = next_round(self._spec, self._training, number, records, self._levels[-1])
+            trials = next_round(self._spec, self._training, number, records, self._levels[-1], self._settle)
             if not trials:
                 break  # every setting of the space was tried
             beside = next(iter(self._trials.values())).result.planned.settled.run if self._trials else None
             planned = describe_trials(self._context, trials, self._manifest, beside)
             for each in planned:
+                assert each.trial.number not in self._trials
                 self._trials[each.trial.number] = SearchedTrial(result=TrialResult(planned=each), round=number + 1)
             self._run_round(planned)
         ranked = self._ranked()

@@ -32,7 +32,6 @@ from headway.tasks.stages.launch import (
     describe_run,
     launch_inputs,
     num_steps_since,
-    num_training_rows,
     record_trained,
     train,
     watched_training,
@@ -45,6 +44,7 @@ from headway.training.checkpoint.retention import discard_expired
 from headway.training.config.shards import ShardSpec
 from headway.training.evaluation.statistics import paired_difference, ratio_interval
 from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.jobs.follow import Watched
 
 CODE = (*JUDGING, "headway.tasks.stages.trials")
 
@@ -105,9 +105,8 @@ def describe_trials(
         beside: a trial of an earlier round, whose code and environment these are to have.
     """
     described: list[PlannedTrial] = []
-    num_rows = num_training_rows(context, manifest)
     with context.ledger.span("launch.freeze"):
-        for trial in (replace(each, training=each.training.for_rows(num_rows)) for each in trials):
+        for trial in trials:
             settled = describe_run(context, trial.training, manifest, beside)
             beside = beside or settled.run
             described.append(PlannedTrial(trial, settled, context.workspace.publish_document(settled.run)))
@@ -236,22 +235,29 @@ def _train_together(
     # All claims are looked at before the first is waited for, so that leases run out side by side.
     seen = [observe_lease(context.workspace, each.settled.run.link) for each in new]
     with showing_slow_ranks(context), contextlib.ExitStack() as all_of_them:
-        stacks, watched = [], []
+        begun, stacks, watched = list[PlannedTrial](), list[contextlib.ExitStack](), list[Watched]()
         for each, lease in zip(new, seen, strict=True):
             _report_trial(context, each, to_step)
             # A stack for each: a trial that ends gives its lease and threads back while the others still train.
-            stacks.append(all_of_them.enter_context(contextlib.ExitStack()))
-            trial = each.trial
+            stack, trial = all_of_them.enter_context(contextlib.ExitStack()), each.trial
             training = watched_training(
                 context, trial.training, spec, each.settled, tracking_uri, trial.name, seen=lease
             )
-            watched.append(stacks[-1].enter_context(training))
+            try:
+                watched.append(stack.enter_context(training))
+            except HeadwayError as error:
+                if not is_permanent(error):
+                    raise
+                results[trial.number] = _failed(context, results[trial.number], error)
+                continue
+            begun.append(each)
+            stacks.append(stack)
 
         def ends_alone(error: HeadwayError) -> bool:
             return is_permanent(error) or (isinstance(error, RunStopped) and error.reason == "step reached")
 
         def ended(number: int, error: HeadwayError | None) -> None:
-            each = new[number]
+            each = begun[number]
             result = results[each.trial.number]
             if isinstance(error, RunStopped):
                 if to_step is None or not _is_at_rung(context, each, to_step, error):
@@ -271,7 +277,7 @@ def _train_together(
             except IntegrityError as damage:
                 results[each.trial.number] = _failed(context, result, damage)
 
-        if new:
+        if begun:
             run_all_to_completion(context, spec, watched, at_once=at_once, tolerable=ends_alone, ended=ended)
     return list(results.values())
 
