@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 WANTED_PER_TRIAL, ASKED_PER_TRIAL = 10, 100
-"""Proposals looked at, at most, for each trial that a round is to have: in a small space they repeat what was tried; and
-asked for, where most cannot be trained."""
+"""Proposals, at most, for each trial that a round is to have: such as can be trained, for in a small space they repeat
+what was tried, and all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -39,7 +39,7 @@ class RungScore:
     value: float
     """Lower is better."""
     is_ahead: bool = False
-    """Its run was trained further before: going on to the next rung may cost nothing."""
+    """Going on to the next rung costs it nothing: its run was trained so far before, or is finished."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +86,7 @@ def num_promoted(num_trials: int, step: int, following: int) -> int:
 def promoted(scores: Collection[RungScore], num: int) -> tuple[list[int], list[int]]:
     """Numbers of the trials that go on from a rung, and of those that stay there, the best first.
 
-    What is ahead goes on beside the others, in place of none of them: it costs no step, or fewer.
+    What is ahead goes on beside the others, in place of none of them: it costs no step.
 
     Args:
         num: how many go on.

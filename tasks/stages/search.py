@@ -64,7 +64,7 @@ class SearchedTrial:
     @property
     def steps(self) -> int:
         """Trained in all, by whomever; of one that failed, up to its last rung."""
-        return self.result.reached_step
+        return self.result.trained_step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,6 +175,7 @@ class _Search:
 
     def _run_round(self, planned: Sequence[PlannedTrial]) -> None:
         on, staying = [each.trial.number for each in planned], list[int]()
+        num_planned = len(on)
         for level, step in enumerate(self._levels):
             num_wanted, scored = len(on), self._at(step, on)
             # One that fails gives its place to the next best of the rung before.
@@ -187,27 +188,29 @@ class _Search:
             if step == self._levels[-1]:
                 self._report(step, scored, [])
                 return
+            following = self._levels[level + 1]
             scores = [
-                RungScore(
-                    number=number,
-                    value=self._value(number, step),
-                    # Trained further before, or ended by converging before the rung.
-                    is_ahead=self._trials[number].result.reached_step != step,
-                )
+                RungScore(number=number, value=self._value(number, step), is_ahead=self._is_ahead(number, following))
                 for number in scored
             ]
-            # By how many were to come here: of those that failed none goes on.
-            on, staying = promoted(scores, num_promoted(num_wanted, step, self._levels[level + 1]))
+            # By how many were to come here: of those that failed none goes on, and those ahead make no more places.
+            num_planned = num_promoted(num_planned - sum(each.is_ahead for each in scores), step, following)
+            on, staying = promoted(scores, num_planned)
             self._report(step, scored, on)
+
+    def _is_ahead(self, number: int, following: int) -> bool:
+        """Whether going on to the next rung costs nothing."""
+        result = self._trials[number].result
+        return result.is_finished or result.trained_step >= following
 
     def _at(self, step: int, numbers: Sequence[int]) -> list[int]:
         """Have trials trained to a step, and scored there; returns those that did not fail."""
         planned = [self._trials[number].result.planned for number in numbers]
         to_step = None if step == self._levels[-1] else step
         at_once = self._spec.max_parallel
-        trained = train_trials(self._context, planned, self._launch, self._uri, at_once, to_step)
-        self._look_at_pace(planned[0].run)
         evaluation, shards, source = self._scoring.evaluation, self._scoring.shards, self._scoring.source
+        trained = train_trials(self._context, planned, self._launch, self._uri, at_once, evaluation, to_step)
+        self._look_at_pace(planned[0].run)
         ranked = rank_trials(self._context, evaluation, self._launch, shards, source, trained, to_step)
         for result in ranked:
             trial = self._trials[result.trial.number]
@@ -218,7 +221,8 @@ class _Search:
                     planned=result.planned,
                     error=result.error,
                     checkpoint=before.checkpoint,
-                    reached_step=before.reached_step,
+                    trained_step=before.trained_step,
+                    is_finished=before.is_finished,
                     score=before.score,
                 )
             else:

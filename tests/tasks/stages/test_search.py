@@ -42,6 +42,10 @@ class Machine:
     """By trial, the step at which it diverges."""
     reached: dict[int, int] = field(default_factory=dict)
     """By trial: how far it is trained."""
+    arrived: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By trial and rung: how far it was when it was first compared there."""
+    ends_at: int = 540
+    """Where runs end, by converging."""
     trained: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """By trial: steps made in all."""
     dies_in: int = -1
@@ -60,7 +64,7 @@ class Machine:
         counted = [replace(each, training=each.training.for_rows(NUM_ROWS)) for each in trials]
         return [PlannedTrial(each, run, Link(kind="run", sha256=f"{each.number:064x}")) for each in counted]
 
-    def train(self, context: Any, planned: Any, spec: Any, uri: str, at_once: int, to_step: int | None) -> Any:
+    def train(self, context: Any, planned: Any, spec: Any, uri: str, at_once: int, by: Any, to_step: int | None) -> Any:
         results = []
         for each in planned:
             number, step = each.trial.number, to_step or 540
@@ -69,6 +73,7 @@ class Machine:
                 results.append(replace(result, error=TrainingFailed("its loss is no number.")))
                 continue
             self._work()
+            step = min(step, self.ends_at)
             self.trained[number] += max(0, step - self.reached.get(number, 0))
             self.reached[number] = max(step, self.reached.get(number, 0))
             results.append(result)
@@ -89,7 +94,10 @@ class Machine:
                     num_examples=9,
                     examples_sha256=SHA256,
                 )
-                each = replace(each, checkpoint=link, reached_step=at or 540, score=score)
+                trained = self.arrived.setdefault((each.trial.number, at or 540), self.reached[each.trial.number])
+                each = replace(
+                    each, checkpoint=link, trained_step=trained, is_finished=trained >= self.ends_at, score=score
+                )
             scored.append(each)
         return sorted(scored, key=module.place)
 
@@ -175,8 +183,8 @@ def test_a_search_killed_again_and_again_comes_to_the_same_and_trains_no_step_tw
         (TrainingSpec(max_epochs=1), {"seed": {"integer": [1, 40]}}),
         (TrainingSpec(max_epochs=1), {"seed": [1, 2, 3, 4, 5, 6]}),
         (
-            TrainingSpec(recipe=RecipeSpec(name=GRADIENT_BOOSTING, model={"iterations": 540, "learning_rate": 0.1})),
-            {"recipe.model.learning_rate": {"uniform": [0.01, 0.5]}},
+            TrainingSpec(recipe=RecipeSpec(name=GRADIENT_BOOSTING, model={"iterations": 540, "leaves": 8})),
+            {"recipe.model.leaves": [2, 3, 4, 5, 6, 7]},
         ),
     ],
     ids=["epochs", "a small space", "trees"],
@@ -189,7 +197,7 @@ def test_where_the_length_is_counted_no_settings_are_tried_twice_and_no_trial_ta
     trials = [each.result.trial for each in found.trials]
     assert len({str(each.settings) for each in trials}) == len(trials)
     assert sorted(each.number for each in trials) == list(range(1, len(trials) + 1))
-    assert len(trials) == (6 if isinstance(vary.get("seed"), list) else 12)
+    assert len(trials) == (12 if isinstance(next(iter(vary.values())), dict) else 6)
     assert {each.training.max_steps for each in trials} == {540}
 
 
@@ -233,6 +241,29 @@ def test_a_trial_that_fails_gives_its_place_to_the_next_best_and_ends_no_other()
     ]
     assert found.best.trial.number == 3 and steps[7] == (0, False)
     assert [each.result.trial.number for each in found.trials[-3:]] == [2, 1, 7], "those that failed last"
+
+
+def test_trials_of_other_rungs_are_dropped_as_any_unless_going_on_is_free() -> None:
+    machine = Machine(by_number)
+    machine.search(spec(rounds=1))
+    # All are beyond step 45, and only those that came to 180 are beyond 135.
+    before = sum(machine.trained.values())
+    found = machine.search(spec(rounds=1, rungs=(45, 135)))
+    assert [event["promoted"] for event in machine.events[3:]] == [[1, 2, 3, 4, 5], [1, 2], []]
+    assert sum(machine.trained.values()) - before == 2 * 75 + 360
+    assert found.best.trial.number == 1
+
+    # All came to 180, for nothing: none of them has a place because of that.
+    machine = Machine(by_number, reached=dict.fromkeys(range(1, 10), 180))
+    machine.search(spec(rounds=1))
+    assert [event["promoted"] for event in machine.events] == [[*range(1, 10)], [1], []]
+
+
+def test_what_has_converged_goes_on_for_nothing_and_counts_by_the_steps_it_made() -> None:
+    machine = Machine(by_number, ends_at=90)
+    found = machine.search(spec(rounds=1))
+    assert [event["promoted"] for event in machine.events] == [[1, 2, 3], [1, 2, 3], []]
+    assert found.steps_spent == sum(machine.trained.values()) == 6 * 60 + 3 * 90
 
 
 def test_where_all_that_went_further_fail_the_best_of_the_others_is_trained_to_its_end() -> None:
