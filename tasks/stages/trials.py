@@ -207,7 +207,7 @@ def _rung_inputs(each: PlannedTrial, step: int) -> dict[str, Any]:
 def _find_usable_rung(context: RunContext, each: PlannedTrial, pause: Pause) -> Rung | None:
     """What is on record of a trial at a rung.
 
-    A record whose checkpoint has no score by `pause.evaluation`, and cannot get one since its files are gone or damaged,
+    A record whose checkpoint has no score by `pause.evaluation`, and can get none since its files are gone or damaged,
     is removed, so that the run's checkpoint of today takes its place.
     """
     if (record := find_intact(context, "rung", _rung_inputs(each, pause.step))) is None:
