@@ -149,6 +149,7 @@ class Everything:
             first_step=self._done,
             max_steps=self._done + num_steps,
             stop_is_due=self._stop,
+            ends_with=self._stop.ends_with,
             save_is_due=lambda step: self._save_every_steps is not None and step % self._save_every_steps == 0,
             on_step=self._recorder,
             save=self._save,

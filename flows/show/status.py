@@ -268,6 +268,8 @@ def _continued_by(attempt: AttemptRecord, run: str, *, is_resumable: bool) -> st
         typed = shlex.split(attempt.continued_by)
     except ValueError:
         return ""  # a record lies where others may write, and nobody types what is no command
+    if "trials" in typed and attempt.failure.reason == "step reached":
+        return ""  # it waits at a rung, for good where others went on: nothing is left to be done about it
     if "retrain" not in typed or not is_resumable:
         return attempt.continued_by
     place = typed.index("retrain")

@@ -165,4 +165,4 @@ def print_wanted(plan: SearchPlan, console: Console) -> None:
     share = plan.num_steps / plan.num_steps_of_all
     of_all = f"{plan.num_steps_of_all:,} of all trials to their ends"
     rest = "" if len(plan.levels) == 1 else f", {share:.0%} of the {of_all}"
-    console.print(f"  steps      {plan.num_steps:,} at most{rest}")
+    console.print(f"  steps      about {plan.num_steps:,}{rest}")

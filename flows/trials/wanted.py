@@ -34,7 +34,7 @@ class SearchPlan(NamedTuple):
     num_at_each: tuple[int, ...]
     """Trials of a round that come to each of them."""
     num_steps: int | None
-    """To be trained, at most; None: not known yet."""
+    """To be trained, where none fails and none was trained before; None: not known yet."""
     num_steps_of_all: int | None
     """Were each of them trained to its end."""
 

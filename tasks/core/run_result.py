@@ -51,6 +51,19 @@ def final_checkpoint(context: RunContext, run: Link) -> tuple[str, CheckpointMan
     return folder, manifest
 
 
+def is_model(context: RunContext, run: Link, manifest: CheckpointManifest) -> bool:
+    """Whether the run is finished, with this checkpoint as its model."""
+    with contextlib.suppress(IntegrityError, FileNotFoundError):
+        return final_checkpoint(context, run)[1].sha256 == manifest.sha256
+    return False
+
+
+def furthest_step(workspace: Workspace, run: Link) -> int:
+    """Of the checkpoints that are left: a finished run's model may be an earlier one, its best."""
+    steps = (step_of(name) for name in workspace.names(f"{run_folder(run)}/checkpoints"))
+    return max((step for step in steps if step is not None), default=0)
+
+
 def checkpoint_at(context: RunContext, run: Link, step: int) -> CheckpointManifest | None:
     """A whole checkpoint of a run that came to this step: its model where it is finished, else its newest one.
 

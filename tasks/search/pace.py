@@ -73,7 +73,8 @@ def pace_of(run_dir: Path) -> AttemptPace | None:
         first_unix_s = float(steps[0]["unix_s"])
         end_unix_s = float(steps[-1]["unix_s"]) + float(steps[-1]["duration_s"])
         start_s = max(0.0, first_unix_s - record.start_unix_s) + max(0.0, record.end_unix_s - end_unix_s)
-        # The first step compiles and warms up; the others are what a longer rung has more of.
-        rest_s = end_unix_s - first_unix_s - float(steps[0]["duration_s"])
-        return AttemptPace(start_s=start_s, step_s=max(rest_s, 1e-9) / (len(steps) - 1))
+        first_s = float(steps[0]["duration_s"])
+        step_s = max(end_unix_s - first_unix_s - first_s, 0.0) / (len(steps) - 1)
+        # What the first takes beyond the others, such as for compiling, is part of every start.
+        return AttemptPace(start_s=start_s + max(first_s - step_s, 0.0), step_s=step_s)
     return None

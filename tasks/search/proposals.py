@@ -8,7 +8,7 @@ which learns.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from headway.tasks.search.trials_spec import (
     Choices,
     Range,
     Settings,
+    Settle,
     Trial,
     TrialsSpec,
     Value,
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
 
-ASKED_PER_TRIAL = 10
-"""Proposals asked for, at most, for each that a round is to have: in a small space they repeat what was tried."""
+WANTED_PER_TRIAL, ASKED_PER_TRIAL = 10, 100
+"""Proposals, at most, for each trial that a round is to have: such as can be trained, for in a small space they repeat
+what was tried, and all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +50,12 @@ class PastTrial:
 
 
 def next_round(
-    spec: TrialsSpec, training: TrainingSpec, number: int, records: Sequence[PastTrial], max_steps: int
+    spec: TrialsSpec,
+    training: TrainingSpec,
+    number: int,
+    records: Sequence[PastTrial],
+    max_steps: int,
+    settle: Settle = lambda training: training,
 ) -> tuple[Trial, ...]:
     """The trials of a round; empty where the space has no others.
 
@@ -57,32 +64,36 @@ def next_round(
         number: of the round, from 0.
         records: of all rounds before, in the order of their trials' numbers.
         max_steps: of a whole run.
+        settle: what is tried of training with a trial's settings; none is proposed that it refuses.
 
     Raises:
-        ConfigError: a value that `training` does not take.
+        ConfigError: a value that `training` or `settle` does not take, of settings that no score decides.
     """
     if not spec.is_learning or number == 0:
-        drawn = spec.drawn(training)
+        drawn = spec.drawn(training, settle)
         per_round = spec.draws or len(drawn)  # all of a grid are one round
         return drawn[number * per_round : (number + 1) * per_round]
     assert spec.draws is not None  # as the spec has it
-    asked = _proposed(spec, training, number, records, max_steps)
-    wanted = islice(asked, ASKED_PER_TRIAL * spec.draws)
-    return numbered(training, wanted, [record.trial for record in records], at_most=spec.draws)
+    asked = islice(_asked(spec, number, records, max_steps), ASKED_PER_TRIAL * spec.draws)
+    wanted = islice(_trainable(training, asked, settle), WANTED_PER_TRIAL * spec.draws)
+    return numbered(training, wanted, [record.trial for record in records], at_most=spec.draws, settle=settle)
 
 
-def _proposed(
-    spec: TrialsSpec, training: TrainingSpec, number: int, records: Sequence[PastTrial], max_steps: int
-) -> Iterator[Settings]:
-    """Without end. What `training` takes of it: a sampler knows no conditions between settings."""
+def _asked(spec: TrialsSpec, number: int, records: Sequence[PastTrial], max_steps: int) -> Iterator[Settings]:
+    """Without end."""
     study = _study(spec, number, records, max_steps)
     space = {name: _distribution(values) for name, values in spec.vary.items()}
     while True:
         # What was asked for stays open in the study, so that the next is another.
         asked = study.ask(space).params
-        settings = {name: _value(spec.vary[name], asked[name]) for name in spec.vary}
+        yield {name: _value(spec.vary[name], asked[name]) for name in spec.vary}
+
+
+def _trainable(training: TrainingSpec, asked: Iterable[Settings], settle: Settle) -> Iterator[Settings]:
+    """A sampler knows no conditions between settings."""
+    for settings in asked:
         with contextlib.suppress(ConfigError):
-            with_settings(training, settings)
+            settle(with_settings(training, settings))
             yield settings
 
 

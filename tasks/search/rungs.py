@@ -25,7 +25,11 @@ class GeometricRungs(Frozen):
     """Rungs that lie further apart each time."""
 
     first: int = Field(gt=0, description="Steps to the first rung.")
-    eta: int = Field(3, ge=2, description="Each rung is so many times the one before, and one in so many goes on.")
+    eta: int = Field(
+        3,
+        ge=2,
+        description="Each rung is so many times the one before, and one in so many goes on; none is close to the end.",
+    )
 
 
 Rungs = tuple[int, ...] | GeometricRungs
@@ -39,7 +43,7 @@ class RungScore:
     value: float
     """Lower is better."""
     is_ahead: bool = False
-    """Its run was trained further before: going on to the next rung may cost nothing."""
+    """Going on to the next rung costs it nothing: its run was trained so far before, or is finished."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +68,9 @@ def levels(rungs: Rungs | None, max_steps: int) -> tuple[int, ...]:
             raise _beyond(rungs.first, max_steps)
         num_rungs = math.ceil(math.log(max_steps / rungs.first, rungs.eta)) + 1
         given = [rungs.first * rungs.eta**each for each in range(num_rungs)]
-        return (*(step for step in given if step < max_steps), max_steps)
+        # One that is nearer to the end than to the rung before costs starts, and tells little that the end does not.
+        kept = [step for step in given if step == rungs.first or step**2 * rungs.eta <= max_steps**2]
+        return (*kept, max_steps)
     if beyond := [step for step in rungs if step > max_steps]:
         raise _beyond(beyond[0], max_steps)
     return rungs if rungs[-1] == max_steps else (*rungs, max_steps)
@@ -86,7 +92,7 @@ def num_promoted(num_trials: int, step: int, following: int) -> int:
 def promoted(scores: Collection[RungScore], num: int) -> tuple[list[int], list[int]]:
     """Numbers of the trials that go on from a rung, and of those that stay there, the best first.
 
-    What is ahead goes on beside the others, in place of none of them: it costs no step, or fewer.
+    What is ahead goes on beside the others, in place of none of them: it costs no step.
 
     Args:
         num: how many go on.
@@ -131,7 +137,7 @@ def too_short(steps: Sequence[int], pace: AttemptPace, min_starts: int) -> str:
     shortest, before = min((later - earlier, earlier) for earlier, later in pairwise((0, *steps)))
     if shortest * pace.step_s >= min_starts * pace.start_s:
         return ""
-    least = math.ceil(min_starts * pace.start_s / pace.step_s)
+    least = math.ceil(min_starts * pace.start_s / max(pace.step_s, 1e-9))  # a clock may not tell steps apart
     return (
         f"from step {before:,} to {before + shortest:,} a trial trains {count(shortest, 'step')} x "
         f"{1000 * pace.step_s:.3g} ms = {shortest * pace.step_s:.3g} s, and starting to takes {pace.start_s:.3g} s: "

@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
@@ -26,6 +26,8 @@ from headway.training.data.splitmix import hash_text
 
 WHERE = "trials.vary"
 LENGTHS = ("max_steps", "max_epochs", "recipe.model.iterations")
+OF_EPOCHS = ("global_batch_sequences",)
+"""What decides the length besides, where passes over rows are asked for."""
 DIGITS = 4
 """That a drawn number has: more say nothing, and a person is to read and keep it."""
 EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
@@ -40,6 +42,8 @@ Value = Annotated[bool | int | float | str | None, BeforeValidator(_number)]
 Choices = Annotated[tuple[Value, ...], Field(min_length=1)]
 Settings = dict[str, Value]
 Method = Literal["grid", "random", "tpe", "gp"]
+Settle = Callable[[TrainingSpec], TrainingSpec]
+"""What training with a trial's settings is once rows are counted; raises `ConfigError` where that cannot be trained."""
 LEARNING = ("tpe", "gp")
 """They propose settings by what earlier ones came to."""
 
@@ -178,32 +182,39 @@ class TrialsSpec(Frozen):
             training: of the pipeline file; its length in steps, unless that is still to be counted.
 
         Raises:
-            ConfigError: a rung lies beyond the end, or within the warm-up.
+            ConfigError: a rung lies beyond the end.
         """
-        steps = levels(self.rungs, training.max_steps)
-        require_past_warmup(steps, training)
-        return steps
+        return levels(self.rungs, training.max_steps)
 
-    def drawn(self, training: TrainingSpec) -> tuple[Trial, ...]:
+    def drawn(self, training: TrainingSpec, settle: Settle = lambda training: training) -> tuple[Trial, ...]:
         """Those that no score decides: all of a grid or of random draws, and the first round of a search that learns.
 
         Settings that were drawn twice are one trial.
 
+        Args:
+            training: of the pipeline file.
+            settle: what is tried of it; what it counts, trials are compared by.
+
         Raises:
             ConfigError: a name or a value that `training` does not take, too many trials, a range without draws, or
-                rungs that are none of it.
+                rungs that are none of a trial or lie within its warm-up.
         """
         for name in self.vary:
             _require_setting(name)
-            if self.rungs is not None and name in LENGTHS:
+            if self.rungs is not None and name in (*LENGTHS, *(() if training.max_epochs is None else OF_EPOCHS)):
                 raise ConfigError(
                     f"trials that are compared at rungs are to be of one length, and `{name}` varies.",
                     where=f"{WHERE}.{name}",
                     advice="Leave it at one value, or leave out trials.rungs.",
                 )
-        if training.max_epochs is None and not training.grows_trees:
-            self.levels_of(training)
-        return numbered(training, self._settings())
+        trials = numbered(training, self._settings(), settle=settle)
+        # Trees are counted without rows.
+        length = training.for_rows(0) if training.grows_trees else training
+        if length.max_epochs is None:
+            steps = self.levels_of(length)
+            for trial in trials:
+                require_past_warmup(steps, trial.training)
+        return trials
 
     def _settings(self) -> Iterator[Settings]:
         count = self.draws
@@ -241,18 +252,25 @@ class TrialsSpec(Frozen):
 
 
 def numbered(
-    training: TrainingSpec, drawn: Iterable[Settings], before: Iterable[Trial] = (), at_most: int | None = None
+    training: TrainingSpec,
+    drawn: Iterable[Settings],
+    before: Sequence[Trial] = (),
+    at_most: int | None = None,
+    settle: Settle = lambda training: training,
 ) -> tuple[Trial, ...]:
     """The trials of settings that none before has, each once, in this order; no more is asked of `drawn` than needed.
 
+    Args:
+        before: settled in the same way.
+
     Raises:
-        ConfigError: a value that `training` does not take.
+        ConfigError: a value that `training` or `settle` does not take.
     """
     # By what `training` makes of them: 1 and 1.0 may be the same setting.
     known = {each.training.model_dump_json() for each in before}
-    first, trials = len(known) + 1, list[Trial]()
+    first, trials = max((each.number for each in before), default=0) + 1, list[Trial]()
     for settings in drawn:
-        wanted = with_settings(training, settings)
+        wanted = settle(with_settings(training, settings))
         if (key := wanted.model_dump_json()) not in known:
             known.add(key)
             trials.append(Trial(number=first + len(trials), settings=settings, training=wanted))

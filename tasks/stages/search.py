@@ -16,8 +16,8 @@ from headway.data_contracts.types.report_text import count
 from headway.tasks.core.context import RunContext
 from headway.tasks.search.pace import pace_of, require_worthwhile
 from headway.tasks.search.proposals import PastTrial, next_round
-from headway.tasks.search.rungs import RungScore, num_promoted, promoted, too_short
-from headway.tasks.search.trials_spec import TrialsSpec
+from headway.tasks.search.rungs import RungScore, num_promoted, promoted, require_past_warmup, too_short
+from headway.tasks.search.trials_spec import Settle, TrialsSpec
 from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.launch import num_training_rows
 from headway.tasks.stages.trials import (
@@ -34,6 +34,8 @@ from headway.tasks.stages.trials import (
 from headway.training.checkpoint.layout import run_folder
 from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import TrainingSpec
+from headway.training.frozen.mesh_check import require_trainable
+from headway.training.frozen.recipe_check import own_methods
 from headway.training.launch.base.gang import LaunchSpec
 
 NAMED_IN_A_LINE = 5
@@ -62,7 +64,7 @@ class SearchedTrial:
     @property
     def steps(self) -> int:
         """Trained in all, by whomever; of one that failed, up to its last rung."""
-        return self.result.reached_step
+        return self.result.trained_step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,13 +110,24 @@ def search(
     """Try settings of a pipeline's training, and train the best to its end.
 
     Raises:
-        ConfigError: rungs that are none of it, or not worth their starts.
+        ConfigError: rungs that are none of it, lie within a warm-up, or are not worth their starts.
         RunStopped: a stop was asked for; the same command continues.
         TrainingFailed: all trials failed.
     """
-    counted = training.for_rows(num_training_rows(context, manifest))
+    num_rows = num_training_rows(context, manifest)
+    counted = training.for_rows(num_rows)
     require_worthwhile(context.workspace, context.pipeline, spec, counted)
-    return _Search(context, spec, training, spec.levels_of(counted), launch, manifest, tracking_uri, scoring).run()
+    steps = spec.levels_of(counted)
+
+    def settle(wanted: TrainingSpec) -> TrainingSpec:
+        settled = wanted.for_rows(num_rows)
+        require_past_warmup(steps, settled)
+        # As of a pipeline file that is loaded: what a sampler proposes has not been looked at then.
+        methods = own_methods(settled.recipe.name, (str(context.base),))
+        require_trainable(settled, scoring.shards.encoder, launch.world_size, methods)
+        return settled
+
+    return _Search(context, spec, training, settle, steps, launch, manifest, tracking_uri, scoring).run()
 
 
 class _Search:
@@ -123,26 +136,29 @@ class _Search:
         context: RunContext,
         spec: TrialsSpec,
         training: TrainingSpec,
+        settle: Settle,
         levels: tuple[int, ...],
         launch: LaunchSpec,
         manifest: Link,
         tracking_uri: str,
         scoring: Scoring,
     ) -> None:
-        self._context, self._spec, self._training, self._levels = context, spec, training, levels
+        self._context, self._spec, self._training, self._settle = context, spec, training, settle
         self._launch, self._manifest, self._uri, self._scoring = launch, manifest, tracking_uri, scoring
+        self._levels = levels
         self._trials: dict[int, SearchedTrial] = {}
         self._has_looked_at_pace = len(levels) == 1 or not spec.min_starts
 
     def run(self) -> SearchResult:
         for number in range(self._spec.rounds):
             records = [_record(each) for each in self._trials.values()]
-            trials = next_round(self._spec, self._training, number, records, self._levels[-1])
+            trials = next_round(self._spec, self._training, number, records, self._levels[-1], self._settle)
             if not trials:
                 break  # every setting of the space was tried
             beside = next(iter(self._trials.values())).result.planned.settled.run if self._trials else None
             planned = describe_trials(self._context, trials, self._manifest, beside)
             for each in planned:
+                assert each.trial.number not in self._trials
                 self._trials[each.trial.number] = SearchedTrial(result=TrialResult(planned=each), round=number + 1)
             self._run_round(planned)
         ranked = self._ranked()
@@ -159,6 +175,7 @@ class _Search:
 
     def _run_round(self, planned: Sequence[PlannedTrial]) -> None:
         on, staying = [each.trial.number for each in planned], list[int]()
+        num_planned = len(on)
         for level, step in enumerate(self._levels):
             num_wanted, scored = len(on), self._at(step, on)
             # One that fails gives its place to the next best of the rung before.
@@ -171,27 +188,29 @@ class _Search:
             if step == self._levels[-1]:
                 self._report(step, scored, [])
                 return
+            following = self._levels[level + 1]
             scores = [
-                RungScore(
-                    number=number,
-                    value=self._value(number, step),
-                    # Trained further before, or ended by converging before the rung.
-                    is_ahead=self._trials[number].result.reached_step != step,
-                )
+                RungScore(number=number, value=self._value(number, step), is_ahead=self._is_ahead(number, following))
                 for number in scored
             ]
-            # By how many were to come here: of those that failed none goes on.
-            on, staying = promoted(scores, num_promoted(num_wanted, step, self._levels[level + 1]))
+            # By how many were to come here: of those that failed none goes on, and those ahead make no more places.
+            num_planned = num_promoted(num_planned - sum(each.is_ahead for each in scores), step, following)
+            on, staying = promoted(scores, num_planned)
             self._report(step, scored, on)
+
+    def _is_ahead(self, number: int, following: int) -> bool:
+        """Whether going on to the next rung costs nothing."""
+        result = self._trials[number].result
+        return result.is_finished or result.trained_step >= following
 
     def _at(self, step: int, numbers: Sequence[int]) -> list[int]:
         """Have trials trained to a step, and scored there; returns those that did not fail."""
         planned = [self._trials[number].result.planned for number in numbers]
         to_step = None if step == self._levels[-1] else step
         at_once = self._spec.max_parallel
-        trained = train_trials(self._context, planned, self._launch, self._uri, at_once, to_step)
-        self._look_at_pace(planned[0].run)
         evaluation, shards, source = self._scoring.evaluation, self._scoring.shards, self._scoring.source
+        trained = train_trials(self._context, planned, self._launch, self._uri, at_once, evaluation, to_step)
+        self._look_at_pace(planned[0].run)
         ranked = rank_trials(self._context, evaluation, self._launch, shards, source, trained, to_step)
         for result in ranked:
             trial = self._trials[result.trial.number]
@@ -202,7 +221,8 @@ class _Search:
                     planned=result.planned,
                     error=result.error,
                     checkpoint=before.checkpoint,
-                    reached_step=before.reached_step,
+                    trained_step=before.trained_step,
+                    is_finished=before.is_finished,
                     score=before.score,
                 )
             else:

@@ -7,19 +7,20 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any, ClassVar, NamedTuple
 
 from headway.data_contracts.sources.reading import SourceSpec
-from headway.data_contracts.store.documents import CheckpointManifest, Document, Interval, Link, RunSpec, Sha256
+from headway.data_contracts.store import stages
+from headway.data_contracts.store.documents import Document, Interval, Link, RunSpec, Sha256
 from headway.data_contracts.store.errors import HeadwayError, IntegrityError, RunStopped, TrainingFailed
-from headway.tasks.core.candidate import read_candidate
+from headway.tasks.core.candidate import read_candidate, require_files
 from headway.tasks.core.code_version import code_version
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import run_all_to_completion, run_to_completion
-from headway.tasks.core.run_result import checkpoint_at, final_checkpoint
+from headway.tasks.core.run_result import checkpoint_at, final_checkpoint, furthest_step, is_model
 from headway.tasks.core.slow_ranks import showing_slow_ranks
 from headway.tasks.core.stage import StageOutput, find_intact, find_or_make, stage_task
 from headway.tasks.ownership.current_run import is_permanent
@@ -32,7 +33,6 @@ from headway.tasks.stages.launch import (
     describe_run,
     launch_inputs,
     num_steps_since,
-    num_training_rows,
     record_trained,
     train,
     watched_training,
@@ -45,6 +45,7 @@ from headway.training.checkpoint.retention import discard_expired
 from headway.training.config.shards import ShardSpec
 from headway.training.evaluation.statistics import paired_difference, ratio_interval
 from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.jobs.follow import Watched
 
 CODE = (*JUDGING, "headway.tasks.stages.trials")
 
@@ -67,6 +68,26 @@ class TrialScore(Document):
     """Names and bytes of these examples: trials of equal digests are ranked by the same ones."""
 
 
+class Rung(Document):
+    """How far a trial was when it was first compared at a rung."""
+
+    kind: ClassVar[str] = "rung"
+    checkpoint: Link
+    """Its model there; its files go once the run goes on."""
+    trained_step: int
+    """The furthest step that its run had made."""
+    is_finished: bool
+    """Whether no step was left to make: it was at its end, or had converged."""
+
+
+class Pause(NamedTuple):
+    """Where trials wait for each other."""
+
+    step: int
+    evaluation: EvaluationSpec
+    """What they are scored by there."""
+
+
 class PlannedTrial(NamedTuple):
     trial: Trial
     settled: ResolvedStart
@@ -82,8 +103,10 @@ class TrialResult:
     """Why there is no figure."""
     checkpoint: Link | None = None
     """Of the rung that it has come to, or of its end once it is scored."""
-    reached_step: int = 0
-    """That checkpoint's."""
+    trained_step: int = 0
+    """The furthest step of its run by then."""
+    is_finished: bool = False
+    """Whether its run had no step left to make by then."""
     score: TrialScore | None = None
 
     @property
@@ -105,9 +128,8 @@ def describe_trials(
         beside: a trial of an earlier round, whose code and environment these are to have.
     """
     described: list[PlannedTrial] = []
-    num_rows = num_training_rows(context, manifest)
     with context.ledger.span("launch.freeze"):
-        for trial in (replace(each, training=each.training.for_rows(num_rows)) for each in trials):
+        for trial in trials:
             settled = describe_run(context, trial.training, manifest, beside)
             beside = beside or settled.run
             described.append(PlannedTrial(trial, settled, context.workspace.publish_document(settled.run)))
@@ -121,32 +143,35 @@ def train_trials(
     spec: LaunchSpec,
     tracking_uri: str,
     at_once: int,
+    evaluation: EvaluationSpec,
     to_step: int | None = None,
 ) -> list[TrialResult]:
     """Every trial as a run, found or trained now; one that fails for good ends no other.
 
     Args:
         at_once: how many may train at a time where a scheduler has them; else they take turns.
-        to_step: where they pause; None: at their ends.
+        evaluation: what they are scored by where they pause.
+        to_step: where that is; None: at their ends.
 
     Raises:
         RunStopped: a stop was asked for; the same command continues.
     """
     # No part of a run's key: what pauses goes on to the same bits.
     context = replace(context, stop=replace(context.stop, at_step=to_step))
+    pause = None if to_step is None else Pause(to_step, evaluation)
     if not spec.is_detached:
-        return [_train_one(context, each, spec, tracking_uri, to_step) for each in planned]
-    return _train_together(context, planned, spec, tracking_uri, at_once, to_step)
+        return [_train_one(context, each, spec, tracking_uri, pause) for each in planned]
+    return _train_together(context, planned, spec, tracking_uri, at_once, pause)
 
 
 def _train_one(
-    context: RunContext, each: PlannedTrial, spec: LaunchSpec, tracking_uri: str, to_step: int | None
+    context: RunContext, each: PlannedTrial, spec: LaunchSpec, tracking_uri: str, pause: Pause | None
 ) -> TrialResult:
-    _report_trial(context, each, to_step)
+    _report_trial(context, each, pause)
     context.at.run = each.run.sha256[:16]
     result = TrialResult(planned=each)
     try:
-        return _trained(context, result, spec, tracking_uri, to_step)
+        return _trained(context, result, spec, tracking_uri, pause)
     except HeadwayError as error:
         if not is_permanent(error):
             raise
@@ -154,46 +179,93 @@ def _train_one(
 
 
 def _trained(
-    context: RunContext, result: TrialResult, spec: LaunchSpec, tracking_uri: str, to_step: int | None
+    context: RunContext, result: TrialResult, spec: LaunchSpec, tracking_uri: str, pause: Pause | None
 ) -> TrialResult:
     each, name = result.planned, result.trial.name
-    if to_step is None:
+    if pause is None:
         train(context, each.trial.training, spec, each.settled, tracking_uri, name)
         return result
     # `train` says so itself, of a run that is found as well.
     context.ledger.event("run.named", run=each.run.sha256)
+    _find_usable_rung(context, each, pause)
     link = find_or_make(
         context,
         "rung",
-        _rung_inputs(each, to_step),
-        lambda: _rung(context, each, spec, tracking_uri, to_step),
-        shown=f"{name}, step {to_step:,}",
+        _rung_inputs(each, pause.step),
+        lambda: _rung(context, each, spec, tracking_uri, pause.step),
+        shown=f"{name}, step {pause.step:,}",
         exclusive=True,
     )
-    return replace(result, checkpoint=link)
+    rung = context.workspace.load(link, Rung)
+    return replace(result, checkpoint=rung.checkpoint, trained_step=rung.trained_step, is_finished=rung.is_finished)
 
 
 def _rung_inputs(each: PlannedTrial, step: int) -> dict[str, Any]:
     return {"run": each.run.sha256, "step": step}
 
 
+def _find_usable_rung(context: RunContext, each: PlannedTrial, pause: Pause) -> Rung | None:
+    """What is on record of a trial at a rung.
+
+    A record whose checkpoint has no score by `pause.evaluation`, and can get none since its files are gone or damaged,
+    is removed, so that the run's checkpoint of today takes its place.
+    """
+    if (record := find_intact(context, "rung", _rung_inputs(each, pause.step))) is None:
+        return None
+    rung = context.workspace.load(record.document, Rung)
+    if find_intact(context, "score", _inputs_at_rung(pause.evaluation, pause.step, rung.checkpoint)) is not None:
+        return rung
+    try:
+        require_files(context, read_candidate(context.workspace, rung.checkpoint))
+    except (IntegrityError, FileNotFoundError) as error:
+        context.ledger.event("stage.damaged", stage="rung", message=str(error))
+        context.workspace.remove(stages.record_path("rung", record.key))
+        return None
+    return rung
+
+
+def _inputs_at_rung(evaluation: EvaluationSpec, step: int, checkpoint: Link) -> dict[str, Any]:
+    # No code: the checkpoint goes with the next rung, and what has decided a promotion stays what decided it.
+    return {"rung": step, "checkpoint": checkpoint.sha256, "spec": _ranking_spec(evaluation)}
+
+
+def _ranking_spec(evaluation: EvaluationSpec) -> dict[str, Any]:
+    return {"ranking_share": evaluation.ranking_share, **evaluation.resampling}
+
+
 def _rung(context: RunContext, each: PlannedTrial, spec: LaunchSpec, tracking_uri: str, step: int) -> StageOutput:
-    """The checkpoint that a run has at a rung: its document alone, since its files go once the run goes on."""
+    """How far a run is at a rung: its document alone, since the checkpoint's files go once the run goes on."""
     run_dir, since_unix_s = context.workspace.local_path(run_folder(each.run)), time.time()
     if (reached := checkpoint_at(context, each.run, step)) is None:
         trial = each.trial
         watched = watched_training(context, trial.training, spec, each.settled, tracking_uri, trial.name)
-        with showing_slow_ranks(context), watched as (gang, poll):
-            try:
+        try:
+            # Left by the stop, so that it is shown as one.
+            with showing_slow_ranks(context), watched as (gang, poll), _pausing(context, each, step, poll):
                 run_to_completion(context, spec, gang, poll)
-            except RunStopped as stopped:
-                if not _is_at_rung(context, each, step, stopped):
-                    raise
-                _keep_one_checkpoint(context, each, step)
+        except RunStopped as stopped:
+            if not _is_at_rung(context, each, step, stopped):
+                raise
         reached = checkpoint_at(context, each.run, step)
     if reached is None:
         raise IntegrityError(f"no checkpoint of step {step:,} is left.", where=str(run_dir), advice="Run again.")
-    return StageOutput(document=reached, num_steps=num_steps_since(run_dir, since_unix_s))
+    context.workspace.publish_document(reached)
+    is_finished = is_model(context, each.run, reached)
+    trained_step = furthest_step(context.workspace, each.run) if is_finished else reached.step
+    rung = Rung(checkpoint=reached.link, trained_step=trained_step, is_finished=is_finished)
+    return StageOutput(document=rung, num_steps=num_steps_since(run_dir, since_unix_s))
+
+
+@contextlib.contextmanager
+def _pausing(context: RunContext, each: PlannedTrial, step: int, poll: Callable[[], object]) -> Iterator[None]:
+    """Lets a stop at the rung pass, once all is seen and one checkpoint is left to be published."""
+    try:
+        yield
+    except RunStopped as stopped:
+        if _is_at_rung(context, each, step, stopped):
+            poll()  # for what the ranks wrote between the last look and their end
+            _keep_one_checkpoint(context, each, step)
+        raise
 
 
 def _is_at_rung(context: RunContext, each: PlannedTrial, step: int, error: RunStopped) -> bool:
@@ -222,70 +294,77 @@ def _train_together(
     spec: LaunchSpec,
     tracking_uri: str,
     at_once: int,
-    to_step: int | None,
+    pause: Pause | None,
 ) -> list[TrialResult]:
     """As jobs of a scheduler's, each on record as soon as it ends."""
     results = {each.trial.number: TrialResult(planned=each) for each in planned}
     new = []
     for each in planned:
-        if _is_trained(context, each, to_step):
+        if _is_trained(context, each, pause):
             context.at.run = each.run.sha256[:16]
-            results[each.trial.number] = _trained(context, results[each.trial.number], spec, tracking_uri, to_step)
+            results[each.trial.number] = _trained(context, results[each.trial.number], spec, tracking_uri, pause)
         else:
             new.append(each)
     # All claims are looked at before the first is waited for, so that leases run out side by side.
     seen = [observe_lease(context.workspace, each.settled.run.link) for each in new]
     with showing_slow_ranks(context), contextlib.ExitStack() as all_of_them:
-        stacks, watched = [], []
+        begun, stacks, watched = list[PlannedTrial](), list[contextlib.ExitStack](), list[Watched]()
         for each, lease in zip(new, seen, strict=True):
-            _report_trial(context, each, to_step)
+            _report_trial(context, each, pause)
             # A stack for each: a trial that ends gives its lease and threads back while the others still train.
-            stacks.append(all_of_them.enter_context(contextlib.ExitStack()))
-            trial = each.trial
+            stack, trial = all_of_them.enter_context(contextlib.ExitStack()), each.trial
             training = watched_training(
                 context, trial.training, spec, each.settled, tracking_uri, trial.name, seen=lease
             )
-            watched.append(stacks[-1].enter_context(training))
+            try:
+                watched.append(stack.enter_context(training))
+            except HeadwayError as error:
+                if not is_permanent(error):
+                    raise
+                results[trial.number] = _failed(context, results[trial.number], error)
+                continue
+            begun.append(each)
+            stacks.append(stack)
 
         def ends_alone(error: HeadwayError) -> bool:
             return is_permanent(error) or (isinstance(error, RunStopped) and error.reason == "step reached")
 
         def ended(number: int, error: HeadwayError | None) -> None:
-            each = new[number]
+            each = begun[number]
             result = results[each.trial.number]
             if isinstance(error, RunStopped):
-                if to_step is None or not _is_at_rung(context, each, to_step, error):
+                if pause is None or not _is_at_rung(context, each, pause.step, error):
                     raise error
-                _keep_one_checkpoint(context, each, to_step)
-                error = None
+                with contextlib.suppress(RunStopped), _pausing(context, each, pause.step, watched[number][1]):
+                    raise error
             stacks[number].__exit__(None if error is None else type(error), error, None)
-            if error is not None:
+            if error is not None and not isinstance(error, RunStopped):
                 results[each.trial.number] = _failed(context, result, error)
                 return
             try:
-                if to_step is None:
+                if pause is None:
                     record_trained(context, each.settled.run, each.trial.name)
                 else:
                     context.at.run = each.run.sha256[:16]
-                    results[each.trial.number] = _trained(context, result, spec, tracking_uri, to_step)
+                    results[each.trial.number] = _trained(context, result, spec, tracking_uri, pause)
             except IntegrityError as damage:
                 results[each.trial.number] = _failed(context, result, damage)
 
-        if new:
+        if begun:
             run_all_to_completion(context, spec, watched, at_once=at_once, tolerable=ends_alone, ended=ended)
     return list(results.values())
 
 
-def _is_trained(context: RunContext, each: PlannedTrial, to_step: int | None) -> bool:
-    if to_step is None:
+def _is_trained(context: RunContext, each: PlannedTrial, pause: Pause | None) -> bool:
+    if pause is None:
         return find_intact(context, "launch", launch_inputs(each.settled.run)) is not None
-    if find_intact(context, "rung", _rung_inputs(each, to_step)) is not None:
+    if _find_usable_rung(context, each, pause) is not None:
         return True
-    return checkpoint_at(context, each.run, to_step) is not None
+    return checkpoint_at(context, each.run, pause.step) is not None
 
 
-def _report_trial(context: RunContext, each: PlannedTrial, to_step: int | None) -> None:
-    where = "" if to_step is None else f"   to step {to_step:,}"
+def _report_trial(context: RunContext, each: PlannedTrial, pause: Pause | None) -> None:
+    where = "" if pause is None else f"   to step {pause.step:,}"
     message = f"{each.trial.number}{where}   {each.trial}   run {each.run.sha256[:16]}"
     context.ledger.event("trial", message=message)
 
@@ -333,22 +412,21 @@ def _scored(bench: ScoringHarness, spec: EvaluationSpec, result: TrialResult, at
     context = bench.context
     context.at.run = result.run.sha256[:16]
     try:
-        inputs: dict[str, Any]
         if at_step is None:
             # What it is read by checks its digests; the best is proved like any other that is evaluated.
-            manifest = final_checkpoint(context, result.run)[1]
-            libraries = {name: version(name) for name in ("numpy", "torch")}
-            inputs = {"code": code_version(*CODE), "libraries": libraries}
+            checkpoint = context.workspace.publish_document(final_checkpoint(context, result.run)[1])
+            inputs = {
+                "code": code_version(*CODE),
+                "libraries": {name: version(name) for name in ("numpy", "torch")},
+                "checkpoint": checkpoint.sha256,
+                "spec": _ranking_spec(spec),
+            }
+            trained_step = furthest_step(context.workspace, result.run)
+            result = replace(result, checkpoint=checkpoint, trained_step=trained_step, is_finished=True)
         else:
             assert result.checkpoint is not None  # it has come to this rung
-            manifest = context.workspace.load(result.checkpoint, CheckpointManifest)
-            # No code: the checkpoint goes with the next rung, and what has decided a promotion stays what decided it.
-            inputs = {"rung": at_step}
-        checkpoint = context.workspace.publish_document(manifest)
-        inputs |= {
-            "checkpoint": checkpoint.sha256,
-            "spec": {"ranking_share": spec.ranking_share, **spec.resampling},
-        }
+            checkpoint = result.checkpoint
+            inputs = _inputs_at_rung(spec, at_step, checkpoint)
         name = result.trial.name if at_step is None else f"{result.trial.name}, step {at_step:,}"
         link = find_or_make(context, "score", inputs, lambda: _score(bench, spec, checkpoint), shown=name)
     except (TrainingFailed, IntegrityError) as error:
@@ -356,7 +434,7 @@ def _scored(bench: ScoringHarness, spec: EvaluationSpec, result: TrialResult, at
             raise
         return _failed(context, result, error)
     score = context.workspace.load(link, TrialScore)
-    return replace(result, checkpoint=checkpoint, reached_step=manifest.step, score=score)
+    return replace(result, score=score)
 
 
 def _score(bench: ScoringHarness, spec: EvaluationSpec, checkpoint: Link) -> StageOutput:
@@ -420,7 +498,7 @@ def compare_finalists(
     one, other = first.checkpoint, second.checkpoint
     inputs = {
         "checkpoints": [one.sha256, other.sha256],
-        "spec": {"ranking_share": spec.ranking_share, **spec.resampling},
+        "spec": _ranking_spec(spec),
         "code": code_version(*CODE),
         "libraries": {name: version(name) for name in ("numpy", "torch")},
     }

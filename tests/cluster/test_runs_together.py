@@ -20,6 +20,7 @@ from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.run_result import final_checkpoint
 from headway.tasks.search.trials_spec import TrialsSpec
+from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.trials import TrialResult, describe_trials, train_trials
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.launch.base.stop_request import request_stop
@@ -236,7 +237,9 @@ def test_trials_of_a_pipeline_are_one_array_and_each_is_on_record_as_soon_as_it_
         )
 
         def train(to_step: int | None = None) -> list[TrialResult]:
-            return train_trials.fn(context, planned, ONE_NODE, f"sqlite:///{tmp_path}/mlflow.db", 2, to_step)
+            return train_trials.fn(
+                context, planned, ONE_NODE, f"sqlite:///{tmp_path}/mlflow.db", 2, EvaluationSpec(), to_step
+            )
 
         planned = describe_trials.fn(context, trials, run.manifest)
         paused = train(to_step=2)

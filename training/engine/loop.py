@@ -50,7 +50,8 @@ def train(
     *,
     first_step: int,
     max_steps: int,
-    stop_is_due: Callable[[int], bool],
+    stop_is_due: Callable[[], bool],
+    ends_with: Callable[[int], bool],
     save_is_due: Callable[[int], bool],
     on_step: Callable[[Step, Stopwatch], None],
     save: Callable[[int], None],
@@ -60,8 +61,9 @@ def train(
 
     Args:
         batches: windows of the sample order with the micro-batches of this rank, as the guard's plan has them.
-        stop_is_due, save_is_due: whether this rank wants to end, or a checkpoint, after so many steps; what one wants
-            all do.
+        stop_is_due, save_is_due: whether this rank wants to end, or a checkpoint, after this step; what one wants all
+            do.
+        ends_with: whether all are to end once so many steps are made.
         on_step: told of every step, and where its time went.
         save: keeps a checkpoint after that many steps; called on all ranks at once.
         before_update: returns once nobody reads the state beside the steps that `learner.update` changes, and a
@@ -88,7 +90,7 @@ def train(
         watch.lap("data")
         own_sums = learner.backward(done, micro_batches)
         watch.lap("compute")
-        sums = learner.exchange(own_sums, stop=stop_is_due(done + 1), save=save_is_due(done + 1))
+        sums = learner.exchange(own_sums, stop=stop_is_due(), save=save_is_due(done + 1))
         watch.lap("sync")
         grad_norm, lr = learner.gradient_norm(sums), 0.0
         outcome: Outcome = "taken"
@@ -110,7 +112,7 @@ def train(
         # An excluded step is tried again on the next window; one that overflowed is lost and counts.
         moved = outcome != "excluded"
         done += moved
-        stop = sums.stop
+        stop = sums.stop or (moved and ends_with(done))
         # Whoever is asked to stop has little time; the next attempt begins with the validation.
         if moved and not stop and validation.is_due(done):
             # A step that overflowed has not waited for it.

@@ -12,7 +12,7 @@ MIN_MARGIN_S = 1.0
 
 
 class StopConditions:
-    """Asked once a step, at its end.
+    """Asked once a step, at its end, and again once it is made: a guard may leave it out, or go back.
 
     Args:
         is_requested: whether somebody asked for a stop, such as by SIGTERM.
@@ -38,29 +38,33 @@ class StopConditions:
         self._longest_save_s = max(self._longest_save_s, duration_s)
         self._last_s = self._clock()
 
-    def __call__(self, step: int) -> bool:
-        """Whether the step that ends now, the `step`th, is to be the last."""
+    def __call__(self) -> bool:
+        """Whether the step that ends now is to be the last, for another reason than its number."""
         now_s = self._clock()
         self._longest_step_s = max(self._longest_step_s, now_s - self._last_s)
-        self._look(now_s, is_last=self.is_reached(step))
+        self._look(now_s)
         return self.reason is not None
 
     def in_between(self) -> bool:
         """The same in the midst of other work, which is no step, however long it takes."""
-        self._look(self._clock(), is_last=False)
+        self._look(self._clock())
         return self.reason is not None
 
-    def _look(self, now_s: float, *, is_last: bool) -> None:
+    def _look(self, now_s: float) -> None:
         self._last_s = now_s
         # One more step, and twice the slowest save so far: a disk may be slower at the end than it was.
         margin_s = MIN_MARGIN_S + self._longest_step_s + 2 * self._longest_save_s
         # The request first: where both hold, a person's wish is the reason that is shown.
         if self._is_requested():
             self.reason = "requested"
-        elif is_last:
-            self.reason = "step reached"
         elif self._bound.is_due(now_s + margin_s):
             self.reason = self._bound.reason
+
+    def ends_with(self, step: int) -> bool:
+        """Whether no step is to follow the `step`th, which was made; the same on all ranks."""
+        if self.is_reached(step) and self.reason is None:
+            self.reason = "step reached"
+        return self.is_reached(step)
 
     def is_reached(self, step: int) -> bool:
         """Whether no step is left to do when so many are done; the same on all ranks."""

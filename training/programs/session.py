@@ -218,6 +218,7 @@ class _Session:
                         first_step=first_step,
                         max_steps=self._spec.max_steps,
                         stop_is_due=self._stop,
+                        ends_with=self._stop.ends_with,
                         save_is_due=self._save_is_due,
                         on_step=self._record,
                         save=self._save,

@@ -59,7 +59,7 @@ def test_a_dry_run_says_how_many_come_to_each_rung_and_what_share_of_all_steps_t
     assert later == ["later", "45 trials more, by what those before came to"]
     assert rungs == ["rungs", "9 to 60   3 to 180   1 to 500, in each of 6 rounds"]
     spent = 6 * (9 * 60 + 3 * 120 + 320)
-    assert steps == ["steps", f"{spent:,} at most, {spent / 27_000:.0%} of the 27,000 of all trials to their ends"]
+    assert steps == ["steps", f"about {spent:,}, {spent / 27_000:.0%} of the 27,000 of all trials to their ends"]
     code, out, _ = trials(capsys, monkeypatch, "--dry-run", "--json")
     assert json.loads(out) | {"drawn": []} == {
         "drawn": [],

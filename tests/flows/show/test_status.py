@@ -147,6 +147,11 @@ def test_an_unfinished_run_is_gone_on_with_by_its_own_name_since_a_retrain_of_ch
         AttemptRecords(folder).begin(AttemptRecord(attempt=1, scope="one", continued_by=typed))
         AttemptRecords(folder).end(AttemptRecord(attempt=1, scope="one", state="stopped", continued_by=typed))
         assert read_status(workspace.uri).runs[0].continued_by == shown_as
+    paused = Failure(cause="stopped", what="stopped at step 30 of 90.", reason="step reached")
+    for typed, is_offered in {"headway trials tiny.yaml": False, "headway retrain tiny.yaml": True}.items():
+        ended = AttemptRecord(attempt=1, scope="one", state="stopped", failure=paused, continued_by=typed)
+        AttemptRecords(folder).end(ended)
+        assert bool(read_status(workspace.uri).runs[0].continued_by) == is_offered, "a trial that waits at a rung"
     typed = "headway retrain tiny.yaml"
     AttemptRecords(folder).end(AttemptRecord(attempt=1, scope="one", state="stopped", continued_by=typed))
     (folder / "result.json").write_text("{}")

@@ -33,8 +33,14 @@ def loss(chosen: Settings, step: int) -> float:
     return off + 10 / step
 
 
-def search(wanted: TrialsSpec, rounds: int = 3, before: list[PastTrial] | None = None) -> list[PastTrial]:
-    """Halving over so many rounds; a repeat has the scores of all trials before it at hand, and asks for none twice."""
+def search(
+    wanted: TrialsSpec, rounds: int = 3, before: list[PastTrial] | None = None, made_now: list[int] | None = None
+) -> list[PastTrial]:
+    """Halving over so many rounds; a repeat has the scores of all trials before it at hand, and asks for none twice.
+
+    Args:
+        made_now: gets the step of each score that was not at hand.
+    """
     known = {record.trial.training.model_dump_json(): record for record in before or ()}
     records: list[PastTrial] = []
     for number in range(rounds):
@@ -47,6 +53,8 @@ def search(wanted: TrialsSpec, rounds: int = 3, before: list[PastTrial] | None =
                 of_before = known.get(made[each].training.model_dump_json())
                 found = None if of_before is None else of_before.values.get(step)
                 values[each][step] = loss(made[each].settings, step) if found is None else found
+                if found is None and made_now is not None:
+                    made_now.append(step)
             if place + 1 < len(STEPS):
                 scores = [RungScore(number=each, value=values[each][step]) for each in on]
                 on, _ = promoted(scores, num_promoted(len(on), step, STEPS[place + 1]))
@@ -79,10 +87,18 @@ def test_a_search_that_is_killed_after_any_round_proposes_the_same_when_it_is_re
     wanted = spec(method, seed=seed)
     whole, part = search(wanted), search(wanted, rounds=killed)
     assert part == whole[: len(part)]
-    assert search(wanted, before=part) == whole
+
+    def num_scores(records: list[PastTrial]) -> int:
+        return sum(len(record.values) for record in records)
+
+    made_now: list[int] = []
+    assert search(wanted, before=part, made_now=made_now) == whole
+    assert len(made_now) == num_scores(whole) - num_scores(part), "what was scored is proposed, and found"
     # Killed within the round: some of its trials have scores already.
     torn = [PastTrial(trial=each.trial, values=dict(list(each.values.items())[:1])) for each in whole[::2]]
-    assert search(wanted, before=torn) == whole
+    made_now.clear()
+    assert search(wanted, before=torn, made_now=made_now) == whole
+    assert len(made_now) == num_scores(whole) - num_scores(torn)
 
 
 PROCESS = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -35,7 +36,8 @@ def scores(values: list[float], ahead: frozenset[int] = frozenset()) -> list[Run
 def test_rungs_end_with_the_run_whether_it_is_named_or_not() -> None:
     assert levels(None, 540) == (540,)
     assert levels((60, 180, 540), 540) == levels((60, 180), 540) == levels(GeometricRungs(first=60), 540)
-    assert levels(GeometricRungs(first=10, eta=3), 300) == (10, 30, 90, 270, 300)
+    assert levels(GeometricRungs(first=10, eta=3), 300) == (10, 30, 90, 300), "one at 270 is too close to the end"
+    assert levels(GeometricRungs(first=90), 100) == (90, 100), "asked for by its number"
     assert levels(GeometricRungs(first=1, eta=3), 243) == (1, 3, 9, 27, 81, 243)
 
 
@@ -47,7 +49,8 @@ def test_geometric_rungs_grow_by_their_ratio_up_to_the_end(first: int, eta: int,
         return
     *stops, last = levels(GeometricRungs(first=first, eta=eta), max_steps)
     assert last == max_steps and stops == [first * eta**each for each in range(len(stops))]
-    assert stops[-1] < max_steps <= stops[-1] * eta
+    assert stops[-1] < max_steps and max_steps**2 < stops[-1] ** 2 * eta**3
+    assert stops == [first] or stops[-1] ** 2 * eta <= max_steps**2
 
 
 def test_a_rung_beyond_the_end_is_refused() -> None:
@@ -107,5 +110,6 @@ def test_a_rung_shorter_than_so_many_starts_is_named_with_the_arithmetic() -> No
     assert "trains 60 steps x 100 ms = 6 s, and starting to takes 3 s: less than 20 starts, 60 s" in said
     assert said.endswith("Rungs pay that are 600 steps apart")
     assert not too_short((600, 1800), pace, 20) and not too_short((60, 1000), pace, 0)
+    assert too_short((60, 1000), replace(pace, step_s=0.0), 20).endswith("steps apart")
     assert "from step 600 to 700" in too_short((600, 700, 2000), pace, 20), "going on is a start of its own"
     assert not too_short((60,), pace, 20), "without rungs each trial starts once, as any run does"

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.tasks.search.trials_spec import Range, TrialsSpec
+from headway.training.config.recipe_specs import GRADIENT_BOOSTING
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 
 TRAINING = TrainingSpec(recipe=RecipeSpec(model={"width": 16}), max_steps=50)
@@ -102,6 +103,7 @@ def test_an_integer_range_reaches_both_its_ends() -> None:
         ({"profile.first_step": [1]}, {}, "`profile` is not said in `training`"),
         ({"optimizer.lr": [0.1, 0.2], "max_steps": [1, 2]}, {"max_trials": 3}, "4 combinations are more than"),
         ({"optimizer.lr": LR}, {"draws": 65}, "65 draws are more than max_trials, 64"),
+        ({"schedule.warmup_steps": [5, 20]}, {"rungs": [20]}, "within the warm-up of 20 steps"),
     ],
 )
 def test_what_cannot_be_tried_is_refused_with_the_way_out(
@@ -109,6 +111,19 @@ def test_what_cannot_be_tried_is_refused_with_the_way_out(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         spec(vary, **fields).drawn(TRAINING)
+
+
+def test_at_rungs_a_batch_decides_no_length_unless_passes_over_rows_are_counted() -> None:
+    wanted = spec({"global_batch_sequences": [8, 16]}, rungs=[40])
+    assert len(wanted.drawn(TRAINING)) == 2
+    with pytest.raises(ConfigError, match="of one length, and `global_batch_sequences` varies"):
+        wanted.drawn(TrainingSpec(max_epochs=2))
+
+
+def test_a_rung_beyond_the_iterations_of_trees_is_refused_before_rows_are_there() -> None:
+    trees = TrainingSpec(recipe=RecipeSpec(name=GRADIENT_BOOSTING, model={"iterations": 40, "leaves": 8}))
+    with pytest.raises(ConfigError, match="a rung at step 50 is none of a run of 40 steps"):
+        spec({"recipe.model.leaves": [8, 16]}, rungs=[50]).drawn(trees)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,15 +14,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.data_contracts.store.documents import Interval, Link
-from headway.data_contracts.store.errors import TrainingFailed
+from headway.data_contracts.store.errors import ConfigError, TrainingFailed
 from headway.tasks.search.rungs import planned_steps
 from headway.tasks.search.trials_spec import Trial, TrialsSpec
 from headway.tasks.stages import search as module
 from headway.tasks.stages.trials import FinalistsVerdict, PlannedTrial, TrialResult, TrialScore
-from headway.training.config.training_spec import TrainingSpec
+from headway.training.config.optimizer import ScheduleSpec
+from headway.training.config.recipe_specs import GRADIENT_BOOSTING
+from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 
 TRAINING = TrainingSpec(max_steps=540)
 LEVELS = (60, 180, 540)
+NUM_ROWS = 540 * TRAINING.global_batch_sequences
 SHA256 = "0" * 64
 
 
@@ -38,12 +42,17 @@ class Machine:
     """By trial, the step at which it diverges."""
     reached: dict[int, int] = field(default_factory=dict)
     """By trial: how far it is trained."""
+    arrived: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By trial and rung: how far it was when it was first compared there."""
+    ends_at: int = 540
+    """Where runs end, by converging."""
     trained: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """By trial: steps made in all."""
     dies_in: int = -1
     events: list[dict[str, Any]] = field(default_factory=list)
     verdict: FinalistsVerdict | None = None
     compared: int = 0
+    require_trainable: Callable[..., None] = lambda *arguments: None
 
     def _work(self) -> None:
         self.dies_in -= 1
@@ -52,9 +61,10 @@ class Machine:
 
     def describe(self, context: Any, trials: Any, manifest: Any, beside: Any = None) -> list[PlannedTrial]:
         run: Any = SimpleNamespace(run=None)
-        return [PlannedTrial(each, run, Link(kind="run", sha256=f"{each.number:064x}")) for each in trials]
+        counted = [replace(each, training=each.training.for_rows(NUM_ROWS)) for each in trials]
+        return [PlannedTrial(each, run, Link(kind="run", sha256=f"{each.number:064x}")) for each in counted]
 
-    def train(self, context: Any, planned: Any, spec: Any, uri: str, at_once: int, to_step: int | None) -> Any:
+    def train(self, context: Any, planned: Any, spec: Any, uri: str, at_once: int, by: Any, to_step: int | None) -> Any:
         results = []
         for each in planned:
             number, step = each.trial.number, to_step or 540
@@ -63,6 +73,7 @@ class Machine:
                 results.append(replace(result, error=TrainingFailed("its loss is no number.")))
                 continue
             self._work()
+            step = min(step, self.ends_at)
             self.trained[number] += max(0, step - self.reached.get(number, 0))
             self.reached[number] = max(step, self.reached.get(number, 0))
             results.append(result)
@@ -83,7 +94,10 @@ class Machine:
                     num_examples=9,
                     examples_sha256=SHA256,
                 )
-                each = replace(each, checkpoint=link, reached_step=at or 540, score=score)
+                trained = self.arrived.setdefault((each.trial.number, at or 540), self.reached[each.trial.number])
+                each = replace(
+                    each, checkpoint=link, trained_step=trained, is_finished=trained >= self.ends_at, score=score
+                )
             scored.append(each)
         return sorted(scored, key=module.place)
 
@@ -94,21 +108,24 @@ class Machine:
     def event(self, name: str, **fields: Any) -> None:
         self.events.append({"event": name, **fields})
 
-    def search(self, spec: TrialsSpec) -> module.SearchResult:
+    def search(self, spec: TrialsSpec, training: TrainingSpec = TRAINING) -> module.SearchResult:
         context: Any = SimpleNamespace(
             ledger=SimpleNamespace(event=self.event),
             workspace=SimpleNamespace(local_path=Path),
             pipeline="tiny",
+            base=Path(),
         )
-        nothing: Any = SimpleNamespace(evaluation=None, shards=None, source=None)
+        nothing: Any = SimpleNamespace(evaluation=None, shards=SimpleNamespace(encoder=None), source=None, world_size=2)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "describe_trials", self.describe)
             patch.setattr(module, "train_trials", self.train)
             patch.setattr(module, "rank_trials", self.rank)
             patch.setattr(module, "compare_finalists", self.compare)
             patch.setattr(module, "pace_of", lambda run_dir: None)
-            steps = spec.levels_of(TRAINING)
-            return module._Search(context, spec, TRAINING, steps, nothing, nothing, "", nothing).run()
+            patch.setattr(module, "num_training_rows", lambda context, manifest: NUM_ROWS)
+            patch.setattr(module, "require_worthwhile", lambda *arguments: None)
+            patch.setattr(module, "require_trainable", self.require_trainable)
+            return module.search(context, spec, training, nothing, nothing, "", nothing)
 
 
 def spec(draws: int = 9, rounds: int = 2, **fields: Any) -> TrialsSpec:
@@ -160,6 +177,60 @@ def test_a_search_killed_again_and_again_comes_to_the_same_and_trains_no_step_tw
     assert found.steps_spent == sum(machine.trained.values()) == undisturbed.steps_spent
 
 
+@pytest.mark.parametrize(
+    ("training", "vary"),
+    [
+        (TrainingSpec(max_epochs=1), {"seed": {"integer": [1, 40]}}),
+        (TrainingSpec(max_epochs=1), {"seed": [1, 2, 3, 4, 5, 6]}),
+        (
+            TrainingSpec(recipe=RecipeSpec(name=GRADIENT_BOOSTING, model={"iterations": 540, "leaves": 8})),
+            {"recipe.model.leaves": [2, 3, 4, 5, 6, 7]},
+        ),
+    ],
+    ids=["epochs", "a small space", "trees"],
+)
+def test_where_the_length_is_counted_no_settings_are_tried_twice_and_no_trial_takes_the_place_of_another(
+    training: TrainingSpec, vary: dict[str, Any]
+) -> None:
+    machine = Machine(lambda trial, step: 1 / trial.number)
+    found = machine.search(spec(draws=4, rounds=3, search="tpe", vary=vary), training)
+    trials = [each.result.trial for each in found.trials]
+    assert len({str(each.settings) for each in trials}) == len(trials)
+    assert sorted(each.number for each in trials) == list(range(1, len(trials) + 1))
+    assert len(trials) == (12 if isinstance(next(iter(vary.values())), dict) else 6)
+    assert {each.training.max_steps for each in trials} == {540}
+
+
+def test_what_a_machine_cannot_train_is_not_proposed_and_a_space_without_anything_else_ends_the_search() -> None:
+    wanted = spec(draws=3, search="tpe", vary={"seed": {"integer": [1, 40]}}, rounds=3)
+    drawn, allowed = {each.training.seed for each in wanted.drawn(TRAINING)}, {*range(7, 20)}
+
+    def refuses(training: TrainingSpec, encoder: Any, world_size: int, methods: Any) -> None:
+        if training.seed not in drawn | allowed:
+            raise ConfigError(f"seed {training.seed} cannot be trained.")
+
+    machine = Machine(by_number, require_trainable=refuses)
+    later = [each.result.trial.training.seed for each in machine.search(wanted).trials if each.round > 1]
+    assert later and {*later} <= allowed
+    allowed.clear()
+    assert len(Machine(by_number, require_trainable=refuses).search(wanted).trials) == 3
+
+
+def test_rungs_within_a_warm_up_that_varies_are_refused_and_one_that_is_long_enough_is_none() -> None:
+    vary = {"schedule.warmup_steps": [10, 60]}
+    grid = {"vary": vary, "draws": None, "search": "grid", "rounds": 1}
+    for training in (TRAINING, TrainingSpec(max_epochs=1)):
+        with pytest.raises(ConfigError, match="lies within the warm-up of 60 steps"):
+            Machine(by_number).search(spec(**grid), training)
+    # A sampler's are not proposed.
+    warmups = {"vary": {"schedule.warmup_steps": {"integer": [1, 99]}}, "search": "tpe", "draws": 1}
+    found = Machine(by_number).search(spec(**warmups | {"rounds": 4}))
+    assert max(each.result.trial.training.schedule.warmup_steps for each in found.trials) < 60
+    # What the file itself says is not tried.
+    late = TrainingSpec(max_steps=540, schedule=ScheduleSpec(warmup_steps=100))
+    assert Machine(by_number).search(spec(**grid | {"vary": {"schedule.warmup_steps": [10, 20]}}), late).trials
+
+
 def test_a_trial_that_fails_gives_its_place_to_the_next_best_and_ends_no_other() -> None:
     machine = Machine(by_number, fails_at={1: 180, 2: 540, 7: 1})
     found = machine.search(spec(rounds=1))
@@ -170,6 +241,29 @@ def test_a_trial_that_fails_gives_its_place_to_the_next_best_and_ends_no_other()
     ]
     assert found.best.trial.number == 3 and steps[7] == (0, False)
     assert [each.result.trial.number for each in found.trials[-3:]] == [2, 1, 7], "those that failed last"
+
+
+def test_trials_of_other_rungs_are_dropped_as_any_unless_going_on_is_free() -> None:
+    machine = Machine(by_number)
+    machine.search(spec(rounds=1))
+    # All are beyond step 45, and only those that came to 180 are beyond 135.
+    before = sum(machine.trained.values())
+    found = machine.search(spec(rounds=1, rungs=(45, 135)))
+    assert [event["promoted"] for event in machine.events[3:]] == [[1, 2, 3, 4, 5], [1, 2], []]
+    assert sum(machine.trained.values()) - before == 2 * 75 + 360
+    assert found.best.trial.number == 1
+
+    # All came to 180, for nothing: none of them has a place because of that.
+    machine = Machine(by_number, reached=dict.fromkeys(range(1, 10), 180))
+    machine.search(spec(rounds=1))
+    assert [event["promoted"] for event in machine.events] == [[*range(1, 10)], [1], []]
+
+
+def test_what_has_converged_goes_on_for_nothing_and_counts_by_the_steps_it_made() -> None:
+    machine = Machine(by_number, ends_at=90)
+    found = machine.search(spec(rounds=1))
+    assert [event["promoted"] for event in machine.events] == [[1, 2, 3], [1, 2, 3], []]
+    assert found.steps_spent == sum(machine.trained.values()) == 6 * 60 + 3 * 90
 
 
 def test_where_all_that_went_further_fail_the_best_of_the_others_is_trained_to_its_end() -> None:

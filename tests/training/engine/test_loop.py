@@ -12,7 +12,9 @@ from headway.data_contracts.store.errors import RunStopped, TrainingFailed
 from headway.training.config.guards import GuardSpec, NonFinitePolicy
 from headway.training.engine.learner import Sums
 from headway.training.engine.loop import train
-from headway.training.guards.step_guard import StepGuard
+from headway.training.guards.step_guard import RollBack, StepGuard
+from headway.training.guards.stop import StopConditions
+from headway.training.launch.base.stop_request import StopRequest
 from headway.training.observe.traffic import TrafficMeter
 
 
@@ -101,7 +103,15 @@ class Recorder:
         self.records.append(step)
         self.laps.append((watch.started_unix_s, dict(watch.laps_s)))
 
-    def run(self, first_step, max_steps, stop_is_due=lambda _step: False, action="stop", validation=NEVER):
+    def run(
+        self,
+        first_step,
+        max_steps,
+        stop_is_due=lambda: False,
+        action="stop",
+        validation=NEVER,
+        ends_with=lambda _: False,
+    ):
         train(
             self,
             ((window, window) for window in itertools.count(first_step)),
@@ -110,6 +120,7 @@ class Recorder:
             first_step=first_step,
             max_steps=max_steps,
             stop_is_due=stop_is_due,
+            ends_with=ends_with,
             save_is_due=lambda step: step % 4 == 0,
             on_step=self._record,
             save=self.saved.append,
@@ -184,6 +195,23 @@ def test_a_stop_that_any_rank_asked_for_keeps_a_checkpoint_and_says_where():
     assert loop.saved == [3]
 
 
+@pytest.mark.parametrize("ends_at", [3, 4])
+def test_a_run_that_is_to_end_after_a_step_makes_it_though_a_guard_leaves_out_its_batch(ends_at):
+    stop = StopConditions(lambda: False, StopRequest(at_step=ends_at))
+    loop = Recorder(bad=(2, 3))
+    with pytest.raises(RunStopped, match=f"at step {ends_at} of 10"):
+        loop.run(0, 10, stop_is_due=stop, ends_with=stop.ends_with, action="skip")
+    assert [step for step, _ in loop.updated] == list(range(ends_at))
+    assert (loop.saved[-1], stop.reason) == (ends_at, "step reached")
+
+
+def test_a_roll_back_from_the_step_that_was_to_be_the_last_is_none_to_end_with():
+    stop = StopConditions(lambda: False, StopRequest(at_step=3))
+    with pytest.raises(RollBack):
+        Recorder(bad=(2,)).run(0, 10, stop_is_due=stop, ends_with=stop.ends_with, action="roll_back")
+    assert stop.reason is None
+
+
 def test_a_stop_before_any_step_moved_a_weight_does_not_speak_of_a_checkpoint():
     loop = Recorder(stop_at=1, bad=(0,))
     with pytest.raises(RunStopped, match="at step 0 of 10; there was nothing to keep yet"):
@@ -192,7 +220,7 @@ def test_a_stop_before_any_step_moved_a_weight_does_not_speak_of_a_checkpoint():
 
 def test_a_stop_during_the_last_step_is_an_end():
     loop = Recorder()
-    loop.run(9, 10, stop_is_due=lambda _step: True)
+    loop.run(9, 10, stop_is_due=lambda: True)
     assert loop.saved == [10]
 
 

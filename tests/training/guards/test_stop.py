@@ -22,7 +22,7 @@ def steps_until_stop(
     stop.begin()
     for step in range(1, 1000):
         clock.now_s += step_s
-        if stop(step):
+        if stop() or stop.ends_with(step):
             return step, stop.reason
         if save_s and step == 1:
             clock.now_s += save_s
@@ -37,9 +37,9 @@ def test_nothing_stops_a_run_that_nobody_bounds():
 def test_whoever_asks_is_heard_at_the_next_step():
     asked = []
     stop = StopConditions(lambda: bool(asked), NEVER)
-    assert not stop(1)
+    assert not stop()
     asked.append(1)
-    assert stop(2) and stop.reason == "requested"
+    assert stop() and stop.reason == "requested"
 
 
 def test_a_run_ends_at_its_step_and_does_none_when_it_is_there_already():
@@ -48,7 +48,7 @@ def test_a_run_ends_at_its_step_and_does_none_when_it_is_there_already():
     stop = StopConditions(lambda: False, bound)
     assert [stop.is_reached(step) for step in (6, 7, 8)] == [False, True, True]
     asked = StopConditions(lambda: True, bound)
-    assert asked(7) and asked.reason == "requested"
+    assert asked() and asked.ends_with(7) and asked.reason == "requested"
 
 
 def test_before_the_end_there_is_time_for_another_step_and_for_the_checkpoint():
@@ -62,12 +62,12 @@ def test_other_work_is_broken_off_in_time_and_makes_no_step_look_long():
     clock, bound = Clock(), StopRequest(at_unix_s=2000, reason="window closed")
     stop = StopConditions(lambda: False, bound, clock=clock)
     clock.now_s += 2
-    assert not stop(1)
+    assert not stop()
     for _ in range(50):
         clock.now_s += 10
         assert not stop.in_between()
     clock.now_s += 2
-    assert not stop(2)
+    assert not stop()
     clock.now_s = 2000 - MIN_MARGIN_S - 1.9
     assert stop.in_between() and stop.reason == "window closed"
 

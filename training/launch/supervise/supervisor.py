@@ -235,6 +235,9 @@ class _Supervisor:
     def _stopped(self, what: str, reason: StopReason | None) -> RunStopped:
         """A request is honoured once."""
         bound = self._gang.stop
+        # A wish that came too late for the ranks is honoured by whoever goes on after a step.
+        if reason == "step reached" and (asked := requested_stop(self._gang.run_dir)) is not None:
+            what, reason = f"{asked.why}: {what}", asked.reason
         # Ranks that stop by themselves know why, and not which bound on the cost it was.
         if bound.detail and reason == bound.reason:
             what = f"{bound.why}: {what.removeprefix(f'{reason}: ')}" if what.startswith(f"{reason}: ") else what

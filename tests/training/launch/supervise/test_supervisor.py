@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -26,8 +28,8 @@ from headway.training.launch.base.retry_budget import AttemptRecords
 from headway.training.launch.base.run_lock import owning
 from headway.training.launch.base.stacks import innermost_frame
 from headway.training.launch.base.stop_request import StopRequest, request_stop, requested_stop
-from headway.training.launch.supervise.supervisor import as_error, supervise
-from headway.training.observe.ledger import read_events
+from headway.training.launch.supervise.supervisor import _Supervisor, as_error, supervise
+from headway.training.observe.ledger import Ledger, read_events
 
 SPEC = LaunchSpec(stop_grace_s=600, peer_grace_s=1, backoff_s=0)
 SOON_S = 60.0
@@ -241,6 +243,26 @@ def test_work_without_steps_goes_on_while_its_ranks_say_something_or_compute(toy
     gang = toy_run.gang(*trouble("compute", seconds=9), "--steps", "5", nodes=1)
     outcome = supervise(spec, gang, ledger=toy_run.ledger, budget_scope="one", poll=lambda: None)
     assert outcome.state == "done"
+
+
+def test_a_request_that_comes_as_ranks_end_at_their_step_is_heard_by_whoever_would_go_on(tmp_path: Path) -> None:
+    events: list[str] = []
+    ending = _Supervisor.__new__(_Supervisor)
+    ending._gang = Gang(
+        module="none",
+        arguments=(),
+        nodes=1,
+        ranks_per_node=1,
+        import_path=(),
+        run_dir=tmp_path,
+        stop=StopRequest(at_step=3),
+    )
+    ending._ledger = cast("Ledger", SimpleNamespace(event=lambda name, **fields: events.append(fields["reason"])))
+    assert ending._stopped("stopped at step 3 of 9.", "step reached").reason == "step reached"
+    request_stop(tmp_path, "enough")
+    stopped = ending._stopped("stopped at step 3 of 9.", "step reached")
+    assert stopped.reason == "requested" and "enough" in stopped.what
+    assert events == ["step reached", "requested"] and requested_stop(tmp_path) is None
 
 
 def test_a_request_to_stop_keeps_checkpoints_and_the_next_run_goes_on_from_them(toy_run, real_agents) -> None:
