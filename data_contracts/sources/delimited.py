@@ -206,7 +206,7 @@ def _numbers(columns: Sequence[Sequence[str]], delimiter: str, decimal: str) -> 
         decimal: as a person says; empty: as it shows.
     """
     values = [[text for value in values if (text := value.strip()) and text not in GAPS] for _, *values in columns]
-    return guess_number_format(values, decimal or ("." if delimiter == "," else ".,"), is_said=bool(decimal))
+    return guess_number_format(values, decimal or ("." if delimiter == "," else ".,"), is_given=bool(decimal))
 
 
 def _dates(columns: Sequence[Sequence[str]]) -> tuple[list[str], bool]:

@@ -141,7 +141,7 @@ class _Reading(NamedTuple):
 
 
 def guess_number_format(
-    columns: Sequence[Sequence[str]], decimals: Sequence[str], *, is_said: bool = False
+    columns: Sequence[Sequence[str]], decimals: Sequence[str], *, is_given: bool = False
 ) -> NumbersFound:
     """How the numbers of some columns are written.
 
@@ -151,12 +151,12 @@ def guess_number_format(
     Args:
         columns: values of each column, as texts; those without a value say nothing.
         decimals: what may stand before a fraction.
-        is_said: whether a person says so, and one group of three digits is evidence.
+        is_given: whether a person says so, and one group of three digits is evidence.
     """
     formats = [NumberFormat(decimal, thousands) for decimal, thousands in FORMATS if decimal in decimals]
     readings = [{each: read for each in formats if (read := _reading(values, each))} for values in columns]
     votes = Counter(
-        each for found in readings if len(said := {written.decimal for written in found}) == 1 for each in said
+        each for found in readings if len(marks := {written.decimal for written in found}) == 1 for each in marks
     )
     decimal = max(votes, key=lambda each: (votes[each], each == "."), default="")
     if decimal:
@@ -167,13 +167,13 @@ def guess_number_format(
         each
         for each in formats
         if (not each.thousands and each.decimal == (decimal or "."))
-        or any(found[each].is_evident or (is_said and found[each].is_grouped) for found in clear if each in found)
+        or any(found[each].is_evident or (is_given and found[each].is_grouped) for found in clear if each in found)
     ]
     best = max(candidates, key=lambda each: sum(each in found for found in clear))
     taken = {
         place: read
         for place, found in enumerate(clear)
-        if (read := found.get(best)) and (is_said or read.is_evident or not (read.is_grouped and read.is_constant))
+        if (read := found.get(best)) and (is_given or read.is_evident or not (read.is_grouped and read.is_constant))
     }
     return NumbersFound(
         best,

@@ -109,8 +109,8 @@ def _found(file: str, base: Path, csv: CsvOptions, names: Collection[str], folde
             shutil.copyfileobj(stream, copy, 1 << 20)
     if spec.format == "csv":
         as_trained = spec.model_copy(update={"csv": csv, "column_types": {}})
-        is_told = not guessed.unclear_numbers or csv.decimal == spec.csv.delimiter
-        as_guessed = as_trained.model_copy(update={"csv": _as_guessed(csv, spec.csv, is_told=is_told)})
+        is_clear = not guessed.unclear_numbers or csv.decimal == spec.csv.delimiter
+        as_guessed = as_trained.model_copy(update={"csv": _as_guessed(csv, spec.csv, is_clear=is_clear)})
         spec = as_trained if _divides(as_trained, path, file, names) else as_guessed
     return spec, path
 
@@ -120,13 +120,13 @@ SHOWN = ("delimiter", "encoding", "skip_rows", *MARKS)
 """What a file's first lines tell. A unit is the model's: without its unit, no number is one that it was trained on."""
 
 
-def _as_guessed(trained: CsvOptions, guessed: CsvOptions, *, is_told: bool) -> CsvOptions:
+def _as_guessed(trained: CsvOptions, guessed: CsvOptions, *, is_clear: bool) -> CsvOptions:
     """As the model's rows were read, but for what the file itself shows.
 
     Args:
-        is_told: whether it shows how its numbers are written.
+        is_clear: whether it shows how its numbers are written.
     """
-    shown = {name: getattr(guessed, name) for name in SHOWN if is_told or name not in MARKS}
+    shown = {name: getattr(guessed, name) for name in SHOWN if is_clear or name not in MARKS}
     try:
         # Checked again: a comma that parts both fractions and thousands would read 1,234 as either.
         return CsvOptions.model_validate({**trained.model_dump(), **shown})
