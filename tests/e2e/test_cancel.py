@@ -251,7 +251,7 @@ def test_a_retrain_bounded_to_a_step_ends_there_and_the_command_it_names_continu
     flows = [event for path in project.files("ledger/*/flow.jsonl") for event in read_events(path)]
     started = [event["stop"] for event in flows if event["event"] == "flow.begin" and "stop" in event]
     told = [event["reason"] for event in flows if event["event"] in ("run.stopped", "flow.stopped")]
-    assert (started, told) == (["after step 33"], ["requested", "requested"])
+    assert (started, told) == (["after step 33"], ["step reached", "step reached"])
     (run,) = read_status(str(project.workspace)).runs
     assert "stopped at step 33" in run.ended and run.continued_by.endswith(
         f"headway resume {run.run} --pipeline tiny.yaml"
