@@ -21,9 +21,10 @@ from headway.tasks.rows.heldout_parts import require_parts
 from headway.tasks.rows.slices import require_columns
 from headway.tasks.search.pace import require_worthwhile
 from headway.tasks.stages.register import tracking_uri
-from headway.tasks.stages.search import Scoring, search
+from headway.tasks.stages.search import search
 from headway.tasks.stages.shard import shard
 from headway.tasks.stages.snapshot import snapshot
+from headway.tasks.stages.trial_scores import Scoring
 from headway.tasks.stages.validate import validate
 
 keep_running()  # as the module is imported: Prefect loads a flow, and then takes up its slot
@@ -50,10 +51,11 @@ def trials(request: TrialsRequest) -> TrialsSummary | State[TrialsSummary]:
             run,
             wanted,
             pipeline.training,
-            pipeline.launch,
+            Scoring(
+                evaluation=pipeline.evaluation, launch=pipeline.launch, shards=pipeline.shards, source=pipeline.source
+            ),
             manifest,
             tracking_uri(run, pipeline.registry),
-            Scoring(evaluation=pipeline.evaluation, shards=pipeline.shards, source=pipeline.source),
         )
         # From here on the flow run works on the best one's run, and takes its lock.
         run.at.run = found.best.run.sha256[:16]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headway.data_contracts.sources.reading import SourceSpec
 from headway.data_contracts.store.documents import Interval, Link
 from headway.data_contracts.store.errors import TrainingFailed
 from headway.data_contracts.types.report_text import count
@@ -18,36 +17,24 @@ from headway.tasks.search.pace import pace_of, require_worthwhile
 from headway.tasks.search.proposals import PastTrial, next_round
 from headway.tasks.search.rungs import RungScore, num_promoted, promoted, require_past_warmup, too_short
 from headway.tasks.search.trials_spec import Settle, TrialsSpec
-from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.launch import num_training_rows
-from headway.tasks.stages.trials import (
+from headway.tasks.stages.trial_scores import (
     FinalistsVerdict,
     PlannedTrial,
+    Scoring,
     TrialResult,
     TrialScore,
     compare_finalists,
-    describe_trials,
     place,
     rank_trials,
-    train_trials,
 )
+from headway.tasks.stages.trials import describe_trials, train_trials
 from headway.training.checkpoint.layout import run_folder
-from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.frozen.mesh_check import require_trainable
 from headway.training.frozen.recipe_check import own_methods
-from headway.training.launch.base.gang import LaunchSpec
 
 NAMED_IN_A_LINE = 5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scoring:
-    """What trials are scored by."""
-
-    evaluation: EvaluationSpec
-    shards: ShardSpec
-    source: SourceSpec
 
 
 @dataclass(kw_only=True, slots=True)
@@ -65,6 +52,11 @@ class SearchedTrial:
     def steps(self) -> int:
         """Trained in all, by whomever; of one that failed, up to its last rung."""
         return self.result.trained_step
+
+    def value_at(self, step: int) -> float:
+        """Lower is better."""
+        assert self.result.score is not None  # it was scored there
+        return self.result.score.lower(self.figures[step].value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,10 +94,9 @@ def search(
     context: RunContext,
     spec: TrialsSpec,
     training: TrainingSpec,
-    launch: LaunchSpec,
+    scoring: Scoring,
     manifest: Link,
     tracking_uri: str,
-    scoring: Scoring,
 ) -> SearchResult:
     """Try settings of a pipeline's training, and train the best to its end.
 
@@ -124,10 +115,10 @@ def search(
         require_past_warmup(steps, settled)
         # As of a pipeline file that is loaded: what a sampler proposes has not been looked at then.
         methods = own_methods(settled.recipe.name, (str(context.base),))
-        require_trainable(settled, scoring.shards.encoder, launch.world_size, methods)
+        require_trainable(settled, scoring.shards.encoder, scoring.launch.world_size, methods)
         return settled
 
-    return _Search(context, spec, training, settle, steps, launch, manifest, tracking_uri, scoring).run()
+    return _Search(context, spec, training, settle, steps, scoring, manifest, tracking_uri).run()
 
 
 class _Search:
@@ -138,13 +129,12 @@ class _Search:
         training: TrainingSpec,
         settle: Settle,
         levels: tuple[int, ...],
-        launch: LaunchSpec,
+        scoring: Scoring,
         manifest: Link,
         tracking_uri: str,
-        scoring: Scoring,
     ) -> None:
         self._context, self._spec, self._training, self._settle = context, spec, training, settle
-        self._launch, self._manifest, self._uri, self._scoring = launch, manifest, tracking_uri, scoring
+        self._scoring, self._manifest, self._uri = scoring, manifest, tracking_uri
         self._levels = levels
         self._trials: dict[int, SearchedTrial] = {}
         self._has_looked_at_pace = len(levels) == 1 or not spec.min_starts
@@ -190,7 +180,9 @@ class _Search:
                 return
             following = self._levels[level + 1]
             scores = [
-                RungScore(number=number, value=self._value(number, step), is_ahead=self._is_ahead(number, following))
+                RungScore(
+                    number=number, value=self._trials[number].value_at(step), is_ahead=self._is_ahead(number, following)
+                )
                 for number in scored
             ]
             # By how many were to come here: of those that failed none goes on, and those ahead make no more places.
@@ -208,10 +200,10 @@ class _Search:
         planned = [self._trials[number].result.planned for number in numbers]
         to_step = None if step == self._levels[-1] else step
         at_once = self._spec.max_parallel
-        evaluation, shards, source = self._scoring.evaluation, self._scoring.shards, self._scoring.source
-        trained = train_trials(self._context, planned, self._launch, self._uri, at_once, evaluation, to_step)
+        evaluation, launch = self._scoring.evaluation, self._scoring.launch
+        trained = train_trials(self._context, planned, launch, self._uri, at_once, evaluation, to_step)
         self._look_at_pace(planned[0].run)
-        ranked = rank_trials(self._context, evaluation, self._launch, shards, source, trained, to_step)
+        ranked = rank_trials(self._context, self._scoring, trained, to_step)
         for result in ranked:
             trial = self._trials[result.trial.number]
             if result.score is None:
@@ -229,11 +221,6 @@ class _Search:
                 trial.result, trial.figures[step] = result, result.score.figure
         return [result.trial.number for result in ranked if result.score is not None]
 
-    def _value(self, number: int, step: int) -> float:
-        result, figure = self._trials[number].result, self._trials[number].figures[step]
-        assert result.score is not None
-        return -figure.value if result.score.greater_is_better else figure.value
-
     def _ranked(self) -> list[SearchedTrial]:
         def of(trial: SearchedTrial) -> tuple[bool, int, tuple[float, int]]:
             return trial.result.error is not None, -max(trial.figures, default=0), place(trial.result)
@@ -248,17 +235,14 @@ class _Search:
         # Intervals that lie apart are of a difference whose own leaves out 0.
         if one.high < other.low or other.high < one.low:
             return None
-        evaluation, shards, source = self._scoring.evaluation, self._scoring.shards, self._scoring.source
-        return compare_finalists(
-            self._context, evaluation, self._launch, shards, source, ended[0].result, ended[1].result
-        )
+        return compare_finalists(self._context, self._scoring, ended[0].result, ended[1].result)
 
     def _report(self, step: int, scored: Sequence[int], on: Sequence[int]) -> None:
         """A line for each rung; searches without rungs have the final table alone."""
         if len(self._levels) == 1:
             return
         spent = sum(each.steps for each in self._trials.values())
-        best = min(scored, key=lambda number: (self._value(number, step), number))
+        best = min(scored, key=lambda number: (self._trials[number].value_at(step), number))
         figure = self._trials[best].figures[step].value
         where = f"step {step:,} of {self._levels[-1]:,}"
         named = ", ".join(map(str, on[:NAMED_IN_A_LINE])) + (", ..." if len(on) > NAMED_IN_A_LINE else "")
@@ -284,9 +268,7 @@ class _Search:
 
 
 def _record(trial: SearchedTrial) -> PastTrial:
-    score = trial.result.score
-    sign = -1 if score is not None and score.greater_is_better else 1
-    values = {step: sign * figure.value for step, figure in trial.figures.items()}
+    values = {step: trial.value_at(step) for step in trial.figures}
     return PastTrial(trial=trial.result.trial, values=values, has_failed=trial.result.error is not None)
 
 

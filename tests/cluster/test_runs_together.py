@@ -21,7 +21,8 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.run_result import final_checkpoint
 from headway.tasks.search.trials_spec import TrialsSpec
 from headway.tasks.stages.evaluate import EvaluationSpec
-from headway.tasks.stages.trials import TrialResult, describe_trials, train_trials
+from headway.tasks.stages.trial_scores import TrialResult
+from headway.tasks.stages.trials import describe_trials, train_trials
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.launch.base.stop_request import request_stop
 from headway.training.launch.jobs.follow import follow_all

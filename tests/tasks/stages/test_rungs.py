@@ -16,10 +16,11 @@ from headway.tasks.core.candidate import read_candidate, require_files
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.stage import StageOutput
 from headway.tasks.search.trials_spec import Trial
+from headway.tasks.stages import trial_scores
 from headway.tasks.stages import trials as module
 from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.starting_point import ResolvedStart
-from headway.tasks.stages.trials import PlannedTrial, TrialResult, TrialScore
+from headway.tasks.stages.trial_scores import PlannedTrial, Scoring, TrialResult, TrialScore
 from headway.training.checkpoint.layout import RESULT_NAME, RunResult, checkpoint_path, directory_name, run_folder
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.launch.base.gang import LaunchSpec
@@ -124,7 +125,8 @@ class Bench:
         wanted, planned = EvaluationSpec(**evaluation), [self.planned(number) for number in numbers]
         results = module.train_trials.fn(self.context, planned, spec, "", 2, wanted, step)
         nothing: Any = None
-        ranked = module.rank_trials.fn(self.context, wanted, spec, nothing, nothing, results, step)
+        scoring = Scoring(evaluation=wanted, launch=spec, shards=nothing, source=nothing)
+        ranked = trial_scores.rank_trials.fn(self.context, scoring, results, step)
         return sorted(ranked, key=lambda each: each.trial.number)
 
 
@@ -136,9 +138,9 @@ def bench(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(module, "run_all_to_completion", made.run_all)
     monkeypatch.setattr(module, "showing_slow_ranks", lambda context: contextlib.nullcontext())
     monkeypatch.setattr(module, "observe_lease", lambda workspace, run: None)
-    monkeypatch.setattr(module, "remember_ranking", lambda *arguments: None)
-    monkeypatch.setattr(module, "ScoringHarness", SimpleNamespace)
-    monkeypatch.setattr(module, "_score", made.score)
+    monkeypatch.setattr(trial_scores, "remember_ranking", lambda *arguments: None)
+    monkeypatch.setattr(trial_scores, "ScoringHarness", SimpleNamespace)
+    monkeypatch.setattr(trial_scores, "_score", made.score)
     return made
 
 

@@ -18,7 +18,7 @@ from headway.data_contracts.store.errors import ConfigError, TrainingFailed
 from headway.tasks.search.rungs import planned_steps
 from headway.tasks.search.trials_spec import Trial, TrialsSpec
 from headway.tasks.stages import search as module
-from headway.tasks.stages.trials import FinalistsVerdict, PlannedTrial, TrialResult, TrialScore
+from headway.tasks.stages.trial_scores import FinalistsVerdict, PlannedTrial, Scoring, TrialResult, TrialScore
 from headway.training.config.optimizer import ScheduleSpec
 from headway.training.config.recipe_specs import GRADIENT_BOOSTING
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
@@ -79,7 +79,7 @@ class Machine:
             results.append(result)
         return results
 
-    def rank(self, context: Any, evaluation: Any, launch: Any, shards: Any, source: Any, results: Any, at: Any) -> Any:
+    def rank(self, context: Any, scoring: Any, results: Any, at: Any) -> Any:
         scored = []
         for each in results:
             if each.error is None:
@@ -115,7 +115,10 @@ class Machine:
             pipeline="tiny",
             base=Path(),
         )
-        nothing: Any = SimpleNamespace(evaluation=None, shards=SimpleNamespace(encoder=None), source=None, world_size=2)
+        nothing: Any = None
+        launch: Any = SimpleNamespace(world_size=2)
+        shards: Any = SimpleNamespace(encoder=None)
+        scoring = Scoring(evaluation=nothing, launch=launch, shards=shards, source=nothing)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "describe_trials", self.describe)
             patch.setattr(module, "train_trials", self.train)
@@ -125,7 +128,7 @@ class Machine:
             patch.setattr(module, "num_training_rows", lambda context, manifest: NUM_ROWS)
             patch.setattr(module, "require_worthwhile", lambda *arguments: None)
             patch.setattr(module, "require_trainable", self.require_trainable)
-            return module.search(context, spec, training, nothing, nothing, "", nothing)
+            return module.search(context, spec, training, scoring, nothing, "")
 
 
 def spec(draws: int = 9, rounds: int = 2, **fields: Any) -> TrialsSpec:

@@ -1,0 +1,252 @@
+"""Stages *rank* and *finalists*: trials are scored on examples that evaluate no model, at a rung or at their ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any, ClassVar, NamedTuple
+
+from headway.data_contracts.sources.reading import SourceSpec
+from headway.data_contracts.store.documents import Document, Interval, Link, Sha256
+from headway.data_contracts.store.errors import HeadwayError, IntegrityError, TrainingFailed
+from headway.tasks.core.candidate import read_candidate
+from headway.tasks.core.code_version import code_version
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.run_result import final_checkpoint, furthest_step
+from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
+from headway.tasks.ownership.current_run import is_permanent
+from headway.tasks.rows.heldout_parts import remember_ranking
+from headway.tasks.search.trials_spec import Trial
+from headway.tasks.stages.evaluate import CODE as JUDGING
+from headway.tasks.stages.evaluate import EvaluationSpec
+from headway.tasks.stages.scoring import ScoringHarness, only
+from headway.tasks.stages.starting_point import ResolvedStart
+from headway.training.config.shards import ShardSpec
+from headway.training.evaluation.statistics import paired_difference, ratio_interval
+from headway.training.launch.base.gang import LaunchSpec
+
+CODE = (*JUDGING, "headway.tasks.stages.trial_scores")
+
+
+class TrialScore(Document):
+    """What a trial's model comes to on the examples that rank."""
+
+    kind: ClassVar[str] = "trial-score"
+    checkpoint: Link
+    """The trial's model."""
+    metric: str
+    """The measure that ranks."""
+    greater_is_better: bool
+    """Whether a greater figure of it is the better one."""
+    figure: Interval
+    """What it came to, with its interval."""
+    num_examples: int
+    """Examples behind the figure."""
+    examples_sha256: Sha256
+    """Names and bytes of these examples: trials of equal digests are ranked by the same ones."""
+
+    def lower(self, value: float) -> float:
+        """A figure of this measure as one of which less is better."""
+        return -value if self.greater_is_better else value
+
+
+class PlannedTrial(NamedTuple):
+    trial: Trial
+    settled: ResolvedStart
+    run: Link
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialResult:
+    """A trial, and what came of it so far."""
+
+    planned: PlannedTrial
+    error: HeadwayError | None = None
+    """Why there is no figure."""
+    checkpoint: Link | None = None
+    """Of the rung that it has come to, or of its end once it is scored."""
+    trained_step: int = 0
+    """The furthest step of its run by then."""
+    is_finished: bool = False
+    """Whether its run had no step left to make by then."""
+    score: TrialScore | None = None
+
+    @property
+    def trial(self) -> Trial:
+        return self.planned.trial
+
+    @property
+    def run(self) -> Link:
+        return self.planned.run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scoring:
+    """What trials are scored by, and where."""
+
+    evaluation: EvaluationSpec
+    launch: LaunchSpec
+    shards: ShardSpec
+    source: SourceSpec
+
+    def harness(self, context: RunContext) -> ScoringHarness:
+        return ScoringHarness(context=context, launch=self.launch, shards=self.shards, source=self.source)
+
+
+def failed(context: RunContext, result: TrialResult, error: HeadwayError) -> TrialResult:
+    """One that ends no other."""
+    message = f"{result.trial.number} failed for good: {error.what}"
+    context.ledger.event("trial", message=message, trial=result.trial.name, cause=error.cause)
+    return replace(result, error=error)
+
+
+def inputs_at_rung(evaluation: EvaluationSpec, step: int, checkpoint: Link) -> dict[str, Any]:
+    # No code: the checkpoint goes with the next rung, and what has decided a promotion stays what decided it.
+    return {"rung": step, "checkpoint": checkpoint.sha256, "spec": _ranking_spec(evaluation)}
+
+
+def _ranking_spec(evaluation: EvaluationSpec) -> dict[str, Any]:
+    return {"ranking_share": evaluation.ranking_share, **evaluation.resampling}
+
+
+@stage_task(name="rank", task_run_name="rank trials of {context.pipeline}")
+def rank_trials(
+    context: RunContext, scoring: Scoring, results: Sequence[TrialResult], at_step: int | None = None
+) -> list[TrialResult]:
+    """The same with their scores: best first, and those that failed last.
+
+    Args:
+        at_step: the rung that they have come to; None: their ends.
+    """
+    # Before anything is scored: a flow that dies in between has seen these examples all the same.
+    remember_ranking(context, scoring.evaluation.ranking_share, scoring.shards)
+    bench = scoring.harness(context)
+    return sorted((_scored(bench, scoring.evaluation, each, at_step) for each in results), key=place)
+
+
+def place(result: TrialResult) -> tuple[float, int]:
+    """Lower is better; those that failed come last."""
+    score = result.score
+    return math.inf if score is None else score.lower(score.figure.value), result.trial.number
+
+
+def _scored(bench: ScoringHarness, spec: EvaluationSpec, result: TrialResult, at_step: int | None) -> TrialResult:
+    if result.error is not None:
+        return result
+    context = bench.context
+    context.at.run = result.run.sha256[:16]
+    try:
+        if at_step is None:
+            # What it is read by checks its digests; the best is proved like any other that is evaluated.
+            checkpoint = context.workspace.publish_document(final_checkpoint(context, result.run)[1])
+            inputs = {
+                "code": code_version(*CODE),
+                "libraries": {name: version(name) for name in ("numpy", "torch")},
+                "checkpoint": checkpoint.sha256,
+                "spec": _ranking_spec(spec),
+            }
+            trained_step = furthest_step(context.workspace, result.run)
+            result = replace(result, checkpoint=checkpoint, trained_step=trained_step, is_finished=True)
+        else:
+            assert result.checkpoint is not None  # it has come to this rung
+            checkpoint = result.checkpoint
+            inputs = inputs_at_rung(spec, at_step, checkpoint)
+        name = result.trial.name if at_step is None else f"{result.trial.name}, step {at_step:,}"
+        link = find_or_make(context, "score", inputs, lambda: _score(bench, spec, checkpoint), shown=name)
+    except (TrainingFailed, IntegrityError) as error:
+        if not is_permanent(error):
+            raise
+        return failed(context, result, error)
+    score = context.workspace.load(link, TrialScore)
+    return replace(result, score=score)
+
+
+def _score(bench: ScoringHarness, spec: EvaluationSpec, checkpoint: Link) -> StageOutput:
+    """Nothing is kept, nor looked at, of the examples that evaluate."""
+    candidate = read_candidate(bench.context.workspace, checkpoint)
+    measure = bench.metric_set(candidate.run).decisive
+    scores = bench.score(candidate, baselines=False)
+    chosen = only(scores, bench.parted(spec.ranking_share, candidate.run, scores.examples).ranking)
+    # NaN compares as false with everything, and would stand anywhere in the ranking.
+    if not math.isfinite(value := measure.value(chosen.sums)):
+        raise TrainingFailed(f"its {measure.name} is {value}.", where=candidate.run.link.sha256[:16])
+    score = TrialScore(
+        checkpoint=checkpoint,
+        metric=measure.name,
+        greater_is_better=measure.greater_is_better,
+        figure=ratio_interval(measure.numerators(chosen.sums), measure.denominators(chosen.sums), **spec.resampling),
+        num_examples=len(chosen.examples),
+        examples_sha256=bench.examples_sha256(candidate.run, chosen.examples),
+    )
+    return StageOutput(document=score)
+
+
+class FinalistsVerdict(Document):
+    """Whether the best two trials can be told apart, on the same examples that rank."""
+
+    kind: ClassVar[str] = "finalists"
+    first: Link
+    """The checkpoint with the better figure."""
+    second: Link
+    """The one behind it."""
+    metric: str
+    """The measure that ranks."""
+    difference: Interval
+    """First minus second, paired: over the examples, drawn for both at once."""
+    is_decided: bool
+    """Whether the interval leaves out 0."""
+    first_bytes: int
+    """What the first's tensors take in its checkpoint, moments of the optimizer included."""
+    second_bytes: int
+    """The same of the second."""
+
+    @property
+    def keeps_second(self) -> bool:
+        """Whether the second stays: nobody can tell that it is worse, and it is cheaper."""
+        return not self.is_decided and self.second_bytes < self.first_bytes
+
+
+@stage_task(name="finalists", task_run_name="compare the best trials of {context.pipeline}")
+def compare_finalists(
+    context: RunContext, scoring: Scoring, first: TrialResult, second: TrialResult
+) -> FinalistsVerdict:
+    """Score both once more, example by example; both are trained to their ends."""
+    spec, bench = scoring.evaluation, scoring.harness(context)
+    assert first.checkpoint is not None and second.checkpoint is not None  # they have scores
+    one, other = first.checkpoint, second.checkpoint
+    inputs = {
+        "checkpoints": [one.sha256, other.sha256],
+        "spec": _ranking_spec(spec),
+        "code": code_version(*CODE),
+        "libraries": {name: version(name) for name in ("numpy", "torch")},
+    }
+    link = find_or_make(context, "finalists", inputs, lambda: _compare(bench, spec, one, other))
+    return context.workspace.load(link, FinalistsVerdict)
+
+
+def _compare(bench: ScoringHarness, spec: EvaluationSpec, first: Link, second: Link) -> StageOutput:
+    candidates = [read_candidate(bench.context.workspace, each) for each in (first, second)]
+    run = candidates[0].run  # both are of the same shards
+    measure = bench.metric_set(run).decisive
+    numerators, denominators = [], []
+    for candidate in candidates:
+        bench.context.at.run = candidate.run.link.sha256[:16]
+        scores = bench.score(candidate, baselines=False)
+        chosen = only(scores, bench.parted(spec.ranking_share, candidate.run, scores.examples).ranking)
+        numerators.append(measure.numerators(chosen.sums))
+        denominators.append(measure.denominators(chosen.sums))
+    difference = paired_difference(numerators[0], numerators[1], denominators[0], **spec.resampling)
+    first_bytes, second_bytes = (sum(file.size_bytes for file in each.manifest.files) for each in candidates)
+    return StageOutput(
+        document=FinalistsVerdict(
+            first=first,
+            second=second,
+            metric=measure.name,
+            difference=difference,
+            is_decided=not difference.low <= 0 <= difference.high,
+            first_bytes=first_bytes,
+            second_bytes=second_bytes,
+        )
+    )
