@@ -8,8 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.console.environment import default_workspace
+from headway.flows.periods.page import written
+from headway.flows.periods.reading import day, read_period
+from headway.flows.periods.record import Period, PeriodReport
 from headway.flows.report.written_report import to_html, to_markdown
-from headway.flows.show.period_report import Period, PeriodReport, day, read_period, written
 from headway.tasks.core.artifacts import show_markdown
 
 

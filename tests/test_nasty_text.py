@@ -48,6 +48,8 @@ from headway.flows.console.console import plain_console
 from headway.flows.deploy import deploying
 from headway.flows.drill import report as drill_report
 from headway.flows.monitoring.alert_delivery import Delivery, print_delivery
+from headway.flows.periods.page import written as written_period
+from headway.flows.periods.record import PeriodReport
 from headway.flows.rehearse import report as rehearse_report
 from headway.flows.report import failure_card, summary, written_report
 from headway.flows.report.terminal import NOTICES, JsonLines, Terminal
@@ -58,7 +60,6 @@ from headway.flows.show import (
     cost,
     goodput,
     logs,
-    period_report,
     plan,
     postmortem,
     scrub,
@@ -205,7 +206,7 @@ def told_events(text: str, stream: io.StringIO) -> None:
 
 
 def reported(text: str) -> written_report.WrittenReport:
-    return period_report.written(filled(period_report.PeriodReport, text), has_prices=True)
+    return written_period(filled(PeriodReport, text), has_prices=True)
 
 
 def checked(text: str) -> contract_check.CheckResult:

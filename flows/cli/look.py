@@ -125,7 +125,8 @@ def report(
 
     Each figure stands beside that of the period before.
     """
-    from headway.flows.show.period_report import day, read_period, written
+    from headway.flows.periods.page import written
+    from headway.flows.periods.reading import day, read_period
 
     _require_page(out)
     prices = _prices(profile)

@@ -136,7 +136,8 @@ def _level_key(found: TrialsSummary) -> str:
     if len(found.levels) == 1:
         return ""
     ends = [f"paused at step {step:,}" for step in found.levels[:-1]] + ["trained to the end"]
-    return "".join(key(colour(number), text) for number, text in enumerate(ends))
+    used = {_level(found, row) for row in found.trials}
+    return "".join(key(colour(number), text) for number, text in enumerate(ends) if number in used)
 
 
 def _at(found: TrialsSummary) -> str:
@@ -175,7 +176,7 @@ def _together(found: TrialsSummary) -> str:
             f"<path class='axis' d='M{short(x)},{short(y(0))}V{short(y(1))}'/>"
             f"<text x='{short(x)}' y='{short(y(1) - 8)}' text-anchor='middle'>{html(high)}</text>"
             f"<text x='{short(x)}' y='{short(y(0) + 15)}' text-anchor='middle'>{html(low)}</text>"
-            f"<text class='title' x='{short(x)}' y='{short(HEIGHT - 2)}' text-anchor='middle'>{html(each.name)}</text>"
+            f"<text class='title' x='{short(x)}' y='{short(HEIGHT - 5)}' text-anchor='middle'>{html(each.name)}</text>"
         )
     picture = (
         f"<svg class='plot' viewBox='0 0 {short(WIDTH)} {short(HEIGHT)}' role='img' aria-label='Settings and figures'>"
@@ -209,10 +210,11 @@ def _one_by_one(found: TrialsSummary) -> str:
         share = explained(found, name)
         ranks = [] if share is None else [f"explains {share:.0%} of the trials' ranks"]
         figures.append(figure(plot.svg(), name, html("; ".join([*ranks, *([words] if words else [])]))))
-    note = (
+    about_shares = (
         "How much of the trials' ranks a setting explains alone: the variance between its values, or between "
-        f"{NUM_BINS} bins of its numbers, over all. A search looks closer where it is good, which makes shares small."
+        f"{NUM_BINS} bins of its numbers, over all. A search looks closer where it is good, so that shares are small."
     )
+    note = about_shares if len(compared) >= LEAST_RANKED else ""
     return section("Setting by setting", pictures(figures) + _level_key(found), note=note)
 
 

@@ -99,6 +99,12 @@ STEPS = 'train_step_duration_seconds_%s{phase="step"%s}'
 TRAINS = {'train_run_info{pipeline="nightly", flow_run="f", run="r", stage="launch"}': "1+0x{n}"}
 SINCE = 'train_run_stage_since_timestamp_seconds{pipeline="nightly"}'
 LAST_STEP = 'train_run_last_step_timestamp_seconds{pipeline="nightly"}'
+OLD_CHECKPOINT = {
+    **TRAINS,
+    SINCE: "0+0x{n}",
+    LAST_STEP: "0+60x{n}",
+    'train_checkpoint_last_durable_timestamp_seconds{pipeline="nightly"}': "0+0x{n}",
+}
 SCRUBBED = "headway_scrub%s_timestamp_seconds"
 PROBE = 'headway_probe_%s{launcher="local"}'
 HELD = {'headway_pipeline_held{pipeline="nightly"}': "1+0x{n}"}
@@ -339,37 +345,11 @@ CASES = {
         at_s=900,
         fires="~RecoverySlow/critical",
     ),
-    "an old checkpoint": Case(
-        series={
-            **TRAINS,
-            SINCE: "0+0x{n}",
-            LAST_STEP: "0+60x{n}",
-            'train_checkpoint_last_durable_timestamp_seconds{pipeline="nightly"}': "0+0x{n}",
-        },
-        at_s=8400,
-        fires="~CheckpointOld",
-    ),
+    "an old checkpoint": Case(series=OLD_CHECKPOINT, at_s=8400, fires="~CheckpointOld"),
     "an old checkpoint of a critical pipeline": Case(
-        series={
-            **TRAINS,
-            INFO % "critical": "1+0x{n}",
-            SINCE: "0+0x{n}",
-            LAST_STEP: "0+60x{n}",
-            'train_checkpoint_last_durable_timestamp_seconds{pipeline="nightly"}': "0+0x{n}",
-        },
-        at_s=4800,
-        fires="~CheckpointOld/critical",
+        series={**OLD_CHECKPOINT, INFO % "critical": "1+0x{n}"}, at_s=4800, fires="~CheckpointOld/critical"
     ),
-    "one as old of an experiment": Case(
-        series={
-            **TRAINS,
-            INFO % "experiment": "1+0x{n}",
-            SINCE: "0+0x{n}",
-            LAST_STEP: "0+60x{n}",
-            'train_checkpoint_last_durable_timestamp_seconds{pipeline="nightly"}': "0+0x{n}",
-        },
-        at_s=8400,
-    ),
+    "one as old of an experiment": Case(series={**OLD_CHECKPOINT, INFO % "experiment": "1+0x{n}"}, at_s=8400),
     "an old checkpoint of a run that has just begun again": Case(
         series={
             **TRAINS,

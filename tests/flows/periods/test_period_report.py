@@ -12,9 +12,11 @@ import pytest
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.published_files import document_path
 from headway.flows.config.profiles import PricesSpec
+from headway.flows.periods import decisions
+from headway.flows.periods.page import written
+from headway.flows.periods.reading import bounds, day, read_period, slow_hosts
+from headway.flows.periods.record import Period, PeriodReport
 from headway.flows.report.written_report import to_html, to_markdown
-from headway.flows.show import period_report
-from headway.flows.show.period_report import Period, PeriodReport, bounds, day, read_period, slow_hosts, written
 from headway.tasks.ownership.pipeline_history import FailedRetrain, record_failure
 from headway.tasks.prove.scrub import scrub
 from headway.training.launch.base.failure import Failure
@@ -158,7 +160,7 @@ def test_files_that_nothing_needs_are_counted_and_damage_that_hides_them_is_told
             os.utime(file, (NOON_S - 1e7, NOON_S - 1e7))
     stale = at(life).stale
     assert stale.num_files > 0 and stale.size_bytes > 0
-    monkeypatch.setattr(period_report, "MANY_STALE_BYTES", 1)
+    monkeypatch.setattr(decisions, "MANY_STALE_BYTES", 1)
     assert any("headway clean" in each for each in at(life).decide)
     life.workspace.publish(document_path(made.run(8, made.data(8), finished=False).run), b"{")
     assert "Nobody knows" in to_markdown(written(at(life), has_prices=False))
