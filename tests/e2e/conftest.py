@@ -162,9 +162,10 @@ def try_here() -> Callable[..., tuple[Any, Any, list[Event]]]:
     from headway.flows.trials.wanted import wanted_trials
     from headway.tasks.stages.evaluate import evaluate
     from headway.tasks.stages.register import tracking_uri
-    from headway.tasks.stages.search import Scoring, search
+    from headway.tasks.stages.search import search
     from headway.tasks.stages.shard import shard
     from headway.tasks.stages.snapshot import snapshot
+    from headway.tasks.stages.trial_scores import Scoring
     from headway.tasks.stages.validate import validate
     from headway.tasks.stages.verify import verify
 
@@ -178,8 +179,10 @@ def try_here() -> Callable[..., tuple[Any, Any, list[Event]]]:
                 receipt = validate.fn(run, spec.contract, spec.source, files)
                 manifest = shard.fn(run, spec.shards, spec.source, files, receipt)
                 uri = tracking_uri(run, spec.registry)
-                scoring = Scoring(evaluation=spec.evaluation, shards=spec.shards, source=spec.source)
-                found = search(run, wanted_trials(spec), spec.training, spec.launch, manifest, uri, scoring)
+                scoring = Scoring(
+                    evaluation=spec.evaluation, launch=spec.launch, shards=spec.shards, source=spec.source
+                )
+                found = search(run, wanted_trials(spec), spec.training, scoring, manifest, uri)
                 checkpoint = verify.fn(run, spec.launch, found.best.run)
                 link = evaluate.fn(
                     run, spec.evaluation, spec.registry, spec.launch, spec.shards, spec.source, checkpoint
