@@ -72,6 +72,8 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
 def _fork_workers(config: pytest.Config, listener: socket.socket, controller_ends: int) -> None:
     atexit._clear()
     logging.getLogger().handlers.clear()  # those of pytest's hook that we are in
+    # Of pytest's as well: whoever configures logging anew closes their files, by numbers that may be another's by then.
+    logging._handlerList.clear()  # type: ignore[attr-defined]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Those of a few files, and those of `unit`, hardly come so far that it pays.
     if _import_tests(config) > MANY_FILES and "unit" not in config.option.markexpr.split():
