@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import cast
 
 import yaml
@@ -44,7 +45,7 @@ def report(context: RunContext, found: SearchResult, best: RetrainSummary) -> Tr
         steps_spent=found.steps_spent,
         steps_saved=found.steps_of_all - found.steps_spent,
         is_decided=found.verdict is None or found.verdict.is_decided,
-        verdict=_verdict(found),
+        verdict=verdict_text(found),
         keep=as_yaml(found.best.trial.settings),
         best=best,
         report=context.workspace.uri_of(f"ledger/{context.budget_scope}/trials.html"),
@@ -70,6 +71,10 @@ def _row(trial: SearchedTrial, end: int) -> TrialRow:
         round=trial.round,
         steps=trial.steps,
         rungs={step: figure.value for step, figure in trial.figures.items()},
+        other_seeds={
+            each.trial.training.seed: None if each.score is None else each.score.figure.value
+            for each in trial.other_seeds
+        },
     )
     if result.error is not None:
         return row.model_copy(update={"cause": result.error.cause, "what": result.error.what})
@@ -79,7 +84,7 @@ def _row(trial: SearchedTrial, end: int) -> TrialRow:
     return row.model_copy(update={"value": figure.value, "low": figure.low, "high": figure.high})
 
 
-def _verdict(found: SearchResult) -> str:
+def verdict_text(found: SearchResult) -> str:
     ended = [each for each in found.trials[:2] if found.levels[-1] in each.figures and each.result.error is None]
     if len(ended) < 2:
         return ""
@@ -89,17 +94,32 @@ def _verdict(found: SearchResult) -> str:
         return f"trial {kept} is better than trial {other}: their intervals lie apart"
     first, second = (other, kept) if verdict.keeps_second else (kept, other)
     gap = verdict.difference
+    over = f" over {count(len(verdict.seeds), 'seed')}" if len(verdict.seeds) > 1 else ""
     measured = (
-        f"trial {first} less {second}, paired: {gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}] {verdict.metric}"
+        f"trial {first} less {second}, paired{over}: {gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}] "
+        f"{verdict.metric}"
     )
+    failures = [
+        f"trial {number} failed with {_seeds(each.failed_seeds)}"
+        for number, each in ((first, verdict.first), (second, verdict.second))
+        if each.failed_seeds
+    ]
+    failures_told = f"; {' and '.join(failures)}" if failures else ""
+    if len(verdict.first.failed_seeds) != len(verdict.second.failed_seeds):
+        return f"decided: {' and '.join(failures)}, so trial {kept} stays; {measured}"
     if verdict.is_decided:
-        return f"decided: {measured}"
-    if verdict.first_bytes == verdict.second_bytes:
+        other_stays = f", so trial {kept} stays" if verdict.keeps_second else ""
+        return f"decided: {measured}{other_stays}{failures_told}"
+    if verdict.first.size_bytes == verdict.second.size_bytes:
         why = f"they are of one size, so trial {kept} stays, whose figure is better"
     else:
-        small, large = sorted((verdict.first_bytes, verdict.second_bytes))
+        small, large = sorted((verdict.first.size_bytes, verdict.second.size_bytes))
         why = f"trial {kept} stays, the smaller one ({small:,} bytes beside {large:,})"
-    return f"undecided: {measured}; {why}"
+    return f"undecided: {measured}; {why}{failures_told}"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"
 
 
 def as_yaml(settings: Settings) -> str:
@@ -166,3 +186,7 @@ def print_wanted(plan: SearchPlan, console: Console) -> None:
     of_all = f"{plan.num_steps_of_all:,} of all trials to their ends"
     rest = "" if len(plan.levels) == 1 else f", {share:.0%} of the {of_all}"
     console.print(f"  steps      about {plan.num_steps:,}{rest}")
+    if plan.num_other_seeds:
+        steps = 2 * plan.num_other_seeds * plan.levels[-1]
+        seeds = count(plan.num_other_seeds, "more seed")
+        console.print(f"  finalists  the best two with {seeds}: {steps:,} steps besides")

@@ -24,6 +24,8 @@ class TrialRow(BaseModel):
     """How far it was trained."""
     rungs: dict[int, float] = {}
     """By step, what it came to there on the examples that rank."""
+    other_seeds: dict[int, float | None] = {}
+    """Of a finalist: by seed, what the same settings came to with it; None: they failed."""
     cause: Cause | None = None
     what: str = ""
     """Why it failed."""
@@ -99,4 +101,7 @@ def final_figure(row: TrialRow) -> str:
         return f"failed ({row.cause}): {row.what}"
     if row.value is None:
         return f"paused at step {row.steps:,}"
-    return f"{row.value:.4f} [{row.low:.4f}, {row.high:.4f}]"
+    others = ", ".join(
+        f"{'failed' if value is None else f'{value:.4f}'} with seed {seed}" for seed, value in row.other_seeds.items()
+    )
+    return f"{row.value:.4f} [{row.low:.4f}, {row.high:.4f}]{f'; {others}' if others else ''}"

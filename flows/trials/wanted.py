@@ -37,6 +37,8 @@ class SearchPlan(NamedTuple):
     """To be trained, where none fails and none was trained before; None: not known yet."""
     num_steps_of_all: int | None
     """Were each of them trained to its end."""
+    num_other_seeds: int = 0
+    """With which the best two are trained besides."""
 
 
 def plan_of(pipeline: PipelineSpec) -> SearchPlan:
@@ -45,14 +47,15 @@ def plan_of(pipeline: PipelineSpec) -> SearchPlan:
     drawn = spec.drawn(pipeline.training)
     per_round = spec.draws or len(drawn)
     num_trials = max(len(drawn), per_round * spec.rounds) if spec.is_learning else len(drawn)
+    others = spec.finalist_seeds - 1
     if pipeline.training.max_epochs is not None or pipeline.training.grows_trees:
-        return SearchPlan(drawn, num_trials, spec.rounds, (), (), None, None)
+        return SearchPlan(drawn, num_trials, spec.rounds, (), (), None, None, others)
     levels = spec.levels_of(pipeline.training)
     of_rounds = [min(per_round, num_trials - first) for first in range(0, num_trials, per_round)]
     if len(levels) == 1:
         each = pipeline.training.max_steps
         steps = sum(trial.training.max_steps for trial in drawn) + (num_trials - len(drawn)) * each
-        return SearchPlan(drawn, num_trials, len(of_rounds), levels, (per_round,), steps, steps)
+        return SearchPlan(drawn, num_trials, len(of_rounds), levels, (per_round,), steps, steps, others)
     spent = sum(planned_steps(num, levels) for num in of_rounds)
     at_each = tuple(num_at_each(per_round, levels))
-    return SearchPlan(drawn, num_trials, len(of_rounds), levels, at_each, spent, num_trials * levels[-1])
+    return SearchPlan(drawn, num_trials, len(of_rounds), levels, at_each, spent, num_trials * levels[-1], others)

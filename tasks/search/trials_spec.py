@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
@@ -98,10 +98,21 @@ class Trial:
     """From 1, in the order in which they are trained."""
     settings: Settings
     training: TrainingSpec
+    seed: int | None = None
+    """Of one that is trained once more; None: the pipeline file's."""
+
+    @property
+    def label(self) -> str:
+        return str(self.number) if self.seed is None else f"{self.number}, seed {self.seed}"
 
     @property
     def name(self) -> str:
-        return f"trial {self.number}"
+        return f"trial {self.label}"
+
+    def with_other_seed(self, number: int) -> Trial:
+        """The same settings with the next seed but so many."""
+        seed = self.training.seed + number
+        return replace(self, seed=seed, training=self.training.model_copy(update={"seed": seed}))
 
     def __str__(self) -> str:
         return "   ".join(f"{name} {shown(value)}" for name, value in self.settings.items())
@@ -141,6 +152,13 @@ class TrialsSpec(Frozen):
         "tells what both take. 0: none is.",
     )
     seed: int = Field(0, ge=0, description="Seed of draws and proposals.")
+    finalist_seeds: int = Field(
+        1,
+        ge=1,
+        le=10,
+        description="How many seeds of training the best two are compared by, that of the pipeline file included: they "
+        "are trained to their ends with each. Which one stays is decided over all; its run is that of the file's seed.",
+    )
     max_trials: int = Field(64, ge=1, le=1000, description="More are refused, before anything is spent.")
     max_parallel: int = Field(
         4,
@@ -157,6 +175,8 @@ class TrialsSpec(Frozen):
             raise ValueError(f"search {self.method} draws settings: say how many a round has, such as draws: 9")
         if self.is_learning and self.rounds == 1:
             raise ValueError(f"search {self.method} learns from earlier rounds: say how many, such as rounds: 6")
+        if self.finalist_seeds > 1 and "seed" in self.vary:
+            raise ValueError("finalist_seeds compares settings over seeds: a seed that varies is no setting then")
         if isinstance(self.rungs, tuple):
             if not self.rungs:
                 raise ValueError("rungs: name a step at least, or leave them out")

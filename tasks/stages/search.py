@@ -17,14 +17,13 @@ from headway.tasks.search.pace import pace_of, require_worthwhile
 from headway.tasks.search.proposals import PastTrial, next_round
 from headway.tasks.search.rungs import RungScore, num_promoted, promoted, require_past_warmup, too_short
 from headway.tasks.search.trials_spec import Settle, TrialsSpec
+from headway.tasks.stages.finalists import FinalistsVerdict, compare_finalists
 from headway.tasks.stages.launch import num_training_rows
 from headway.tasks.stages.trial_scores import (
-    FinalistsVerdict,
     PlannedTrial,
     Scoring,
     TrialResult,
     TrialScore,
-    compare_finalists,
     place,
     rank_trials,
 )
@@ -47,11 +46,13 @@ class SearchedTrial:
     """From 1."""
     figures: dict[int, Interval] = field(default_factory=dict)
     """By the step of the rung."""
+    other_seeds: list[TrialResult] = field(default_factory=list)
+    """Of a finalist: its settings, trained with other seeds."""
 
     @property
     def steps(self) -> int:
         """Trained in all, by whomever; of one that failed, up to its last rung."""
-        return self.result.trained_step
+        return sum(each.trained_step for each in (self.result, *self.other_seeds))
 
     def value_at(self, step: int) -> float:
         """Lower is better."""
@@ -68,7 +69,7 @@ class SearchResult:
     levels: tuple[int, ...]
     """The steps at which they were compared."""
     verdict: FinalistsVerdict | None
-    """None: only one was trained to its end, or their own intervals tell the best two apart already."""
+    """None: only one was trained to its end, or of one seed their own intervals tell the best two apart already."""
 
     @property
     def best(self) -> TrialResult:
@@ -87,7 +88,9 @@ class SearchResult:
     @property
     def steps_of_all(self) -> int:
         """What training every trial to its end takes."""
-        return sum(each.result.planned.trial.training.max_steps for each in self.trials)
+        return sum(
+            result.trial.training.max_steps for each in self.trials for result in (each.result, *each.other_seeds)
+        )
 
 
 def search(
@@ -199,11 +202,7 @@ class _Search:
         """Have trials trained to a step, and scored there; returns those that did not fail."""
         planned = [self._trials[number].result.planned for number in numbers]
         to_step = None if step == self._levels[-1] else step
-        at_once = self._spec.max_parallel
-        evaluation, launch = self._scoring.evaluation, self._scoring.launch
-        trained = train_trials(self._context, planned, launch, self._uri, at_once, evaluation, to_step)
-        self._look_at_pace(planned[0].run)
-        ranked = rank_trials(self._context, self._scoring, trained, to_step)
+        ranked = self._trained(planned, to_step)
         for result in ranked:
             trial = self._trials[result.trial.number]
             if result.score is None:
@@ -221,6 +220,14 @@ class _Search:
                 trial.result, trial.figures[step] = result, result.score.figure
         return [result.trial.number for result in ranked if result.score is not None]
 
+    def _trained(self, planned: Sequence[PlannedTrial], to_step: int | None) -> list[TrialResult]:
+        """With their scores, the best first, and those that failed last."""
+        at_once = self._spec.max_parallel
+        evaluation, launch = self._scoring.evaluation, self._scoring.launch
+        trained = train_trials(self._context, planned, launch, self._uri, at_once, evaluation, to_step)
+        self._look_at_pace(planned[0].run)
+        return rank_trials(self._context, self._scoring, trained, to_step)
+
     def _ranked(self) -> list[SearchedTrial]:
         def of(trial: SearchedTrial) -> tuple[bool, int, tuple[float, int]]:
             return trial.result.error is not None, -max(trial.figures, default=0), place(trial.result)
@@ -233,9 +240,25 @@ class _Search:
             return None
         one, other = (each.figures[self._levels[-1]] for each in ended)
         # Intervals that lie apart are of a difference whose own leaves out 0.
-        if one.high < other.low or other.high < one.low:
+        if self._spec.finalist_seeds == 1 and (one.high < other.low or other.high < one.low):
             return None
-        return compare_finalists(self._context, self._scoring, ended[0].result, ended[1].result)
+        self._train_with_other_seeds(ended)
+        first, second = ((each.result, *each.other_seeds) for each in ended)
+        return compare_finalists(self._context, self._scoring, first, second)
+
+    def _train_with_other_seeds(self, finalists: Sequence[SearchedTrial]) -> None:
+        trials = [
+            each.result.trial.with_other_seed(number)
+            for number in range(1, self._spec.finalist_seeds)
+            for each in finalists
+        ]
+        if not trials:
+            return
+        beside = finalists[0].result.planned.settled.run
+        planned = describe_trials(self._context, trials, self._manifest, beside)
+        trained = self._trained(planned, None)
+        for result in sorted(trained, key=lambda each: each.trial.training.seed):
+            self._trials[result.trial.number].other_seeds.append(result)
 
     def _report(self, step: int, scored: Sequence[int], on: Sequence[int]) -> None:
         """A line for each rung; searches without rungs have the final table alone."""

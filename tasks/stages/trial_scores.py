@@ -1,4 +1,4 @@
-"""Stages *rank* and *finalists*: trials are scored on examples that evaluate no model, at a rung or at their ends."""
+"""Stage *rank*: trials are scored on examples that evaluate no model, at a rung or at their ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.scoring import ScoringHarness, only
 from headway.tasks.stages.starting_point import ResolvedStart
 from headway.training.config.shards import ShardSpec
-from headway.training.evaluation.statistics import paired_difference, ratio_interval
+from headway.training.evaluation.statistics import ratio_interval
 from headway.training.launch.base.gang import LaunchSpec
 
 CODE = (*JUDGING, "headway.tasks.stages.trial_scores")
@@ -97,17 +97,17 @@ class Scoring:
 
 def failed(context: RunContext, result: TrialResult, error: HeadwayError) -> TrialResult:
     """One that ends no other."""
-    message = f"{result.trial.number} failed for good: {error.what}"
+    message = f"{result.trial.label} failed for good: {error.what}"
     context.ledger.event("trial", message=message, trial=result.trial.name, cause=error.cause)
     return replace(result, error=error)
 
 
 def inputs_at_rung(evaluation: EvaluationSpec, step: int, checkpoint: Link) -> dict[str, Any]:
     # No code: the checkpoint goes with the next rung, and what has decided a promotion stays what decided it.
-    return {"rung": step, "checkpoint": checkpoint.sha256, "spec": _ranking_spec(evaluation)}
+    return {"rung": step, "checkpoint": checkpoint.sha256, "spec": ranking_spec(evaluation)}
 
 
-def _ranking_spec(evaluation: EvaluationSpec) -> dict[str, Any]:
+def ranking_spec(evaluation: EvaluationSpec) -> dict[str, Any]:
     return {"ranking_share": evaluation.ranking_share, **evaluation.resampling}
 
 
@@ -145,7 +145,7 @@ def _scored(bench: ScoringHarness, spec: EvaluationSpec, result: TrialResult, at
                 "code": code_version(*CODE),
                 "libraries": {name: version(name) for name in ("numpy", "torch")},
                 "checkpoint": checkpoint.sha256,
-                "spec": _ranking_spec(spec),
+                "spec": ranking_spec(spec),
             }
             trained_step = furthest_step(context.workspace, result.run)
             result = replace(result, checkpoint=checkpoint, trained_step=trained_step, is_finished=True)
@@ -181,72 +181,3 @@ def _score(bench: ScoringHarness, spec: EvaluationSpec, checkpoint: Link) -> Sta
         examples_sha256=bench.examples_sha256(candidate.run, chosen.examples),
     )
     return StageOutput(document=score)
-
-
-class FinalistsVerdict(Document):
-    """Whether the best two trials can be told apart, on the same examples that rank."""
-
-    kind: ClassVar[str] = "finalists"
-    first: Link
-    """The checkpoint with the better figure."""
-    second: Link
-    """The one behind it."""
-    metric: str
-    """The measure that ranks."""
-    difference: Interval
-    """First minus second, paired: over the examples, drawn for both at once."""
-    is_decided: bool
-    """Whether the interval leaves out 0."""
-    first_bytes: int
-    """What the first's tensors take in its checkpoint, moments of the optimizer included."""
-    second_bytes: int
-    """The same of the second."""
-
-    @property
-    def keeps_second(self) -> bool:
-        """Whether the second stays: nobody can tell that it is worse, and it is cheaper."""
-        return not self.is_decided and self.second_bytes < self.first_bytes
-
-
-@stage_task(name="finalists", task_run_name="compare the best trials of {context.pipeline}")
-def compare_finalists(
-    context: RunContext, scoring: Scoring, first: TrialResult, second: TrialResult
-) -> FinalistsVerdict:
-    """Score both once more, example by example; both are trained to their ends."""
-    spec, bench = scoring.evaluation, scoring.harness(context)
-    assert first.checkpoint is not None and second.checkpoint is not None  # they have scores
-    one, other = first.checkpoint, second.checkpoint
-    inputs = {
-        "checkpoints": [one.sha256, other.sha256],
-        "spec": _ranking_spec(spec),
-        "code": code_version(*CODE),
-        "libraries": {name: version(name) for name in ("numpy", "torch")},
-    }
-    link = find_or_make(context, "finalists", inputs, lambda: _compare(bench, spec, one, other))
-    return context.workspace.load(link, FinalistsVerdict)
-
-
-def _compare(bench: ScoringHarness, spec: EvaluationSpec, first: Link, second: Link) -> StageOutput:
-    candidates = [read_candidate(bench.context.workspace, each) for each in (first, second)]
-    run = candidates[0].run  # both are of the same shards
-    measure = bench.metric_set(run).decisive
-    numerators, denominators = [], []
-    for candidate in candidates:
-        bench.context.at.run = candidate.run.link.sha256[:16]
-        scores = bench.score(candidate, baselines=False)
-        chosen = only(scores, bench.parted(spec.ranking_share, candidate.run, scores.examples).ranking)
-        numerators.append(measure.numerators(chosen.sums))
-        denominators.append(measure.denominators(chosen.sums))
-    difference = paired_difference(numerators[0], numerators[1], denominators[0], **spec.resampling)
-    first_bytes, second_bytes = (sum(file.size_bytes for file in each.manifest.files) for each in candidates)
-    return StageOutput(
-        document=FinalistsVerdict(
-            first=first,
-            second=second,
-            metric=measure.name,
-            difference=difference,
-            is_decided=not difference.low <= 0 <= difference.high,
-            first_bytes=first_bytes,
-            second_bytes=second_bytes,
-        )
-    )

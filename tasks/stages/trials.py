@@ -221,12 +221,12 @@ def _train_together(
     pause: Pause | None,
 ) -> list[TrialResult]:
     """As jobs of a scheduler's, each on record as soon as it ends."""
-    results = {each.trial.number: TrialResult(planned=each) for each in planned}
+    results = {each.trial.label: TrialResult(planned=each) for each in planned}
     new = []
     for each in planned:
         if _is_trained(context, each, pause):
             context.at.run = each.run.sha256[:16]
-            results[each.trial.number] = _trained(context, results[each.trial.number], spec, tracking_uri, pause)
+            results[each.trial.label] = _trained(context, results[each.trial.label], spec, tracking_uri, pause)
         else:
             new.append(each)
     # All claims are looked at before the first is waited for, so that leases run out side by side.
@@ -245,7 +245,7 @@ def _train_together(
             except HeadwayError as error:
                 if not is_permanent(error):
                     raise
-                results[trial.number] = failed(context, results[trial.number], error)
+                results[trial.label] = failed(context, results[trial.label], error)
                 continue
             begun.append(each)
             stacks.append(stack)
@@ -255,7 +255,7 @@ def _train_together(
 
         def ended(number: int, error: HeadwayError | None) -> None:
             each = begun[number]
-            result = results[each.trial.number]
+            result = results[each.trial.label]
             if isinstance(error, RunStopped):
                 if pause is None or not _is_at_rung(context, each, pause.step, error):
                     raise error
@@ -263,16 +263,16 @@ def _train_together(
                 _pause(context, each, pause.step, poll)
             stacks[number].__exit__(None if error is None else type(error), error, None)
             if error is not None and not isinstance(error, RunStopped):
-                results[each.trial.number] = failed(context, result, error)
+                results[each.trial.label] = failed(context, result, error)
                 return
             try:
                 if pause is None:
                     record_trained(context, each.settled.run, each.trial.name)
                 else:
                     context.at.run = each.run.sha256[:16]
-                    results[each.trial.number] = _trained(context, result, spec, tracking_uri, pause)
+                    results[each.trial.label] = _trained(context, result, spec, tracking_uri, pause)
             except IntegrityError as damage:
-                results[each.trial.number] = failed(context, result, damage)
+                results[each.trial.label] = failed(context, result, damage)
 
         if begun:
             run_all_to_completion(context, spec, watched, at_once=at_once, tolerable=ends_alone, ended=ended)
@@ -289,5 +289,5 @@ def _is_trained(context: RunContext, each: PlannedTrial, pause: Pause | None) ->
 
 def _report_trial(context: RunContext, each: PlannedTrial, pause: Pause | None) -> None:
     where = "" if pause is None else f"   to step {pause.step:,}"
-    message = f"{each.trial.number}{where}   {each.trial}   run {each.run.sha256[:16]}"
+    message = f"{each.trial.label}{where}   {each.trial}   run {each.run.sha256[:16]}"
     context.ledger.event("trial", message=message)

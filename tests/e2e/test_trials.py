@@ -6,6 +6,7 @@ import contextvars
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -209,20 +210,22 @@ def trials_command(new_project: Project, here: Command, prefect_here: None, fork
 def test_the_best_of_trials_goes_through_the_gate_into_the_registry_and_a_repeat_finds_everything(
     new_project: Project, trials_command: Command
 ) -> None:
-    ask_for_trials(new_project, LR, BETTER_LR)
+    ask_for_trials(new_project, LR, BETTER_LR, rest=", finalist_seeds: 2")
     first = trials_command("--json")
     assert first.returncode == 0, first.stderr
     events = [json.loads(line) for line in first.stdout.splitlines()]
     summary = events[-1]
     assert summary["event"] == "trials" and [row["trial"] for row in summary["trials"]] == [2, 1]
     assert summary["trials"][0]["settings"] == {"optimizer.lr": BETTER_LR}
-    assert (summary["levels"], summary["steps_spent"], summary["steps_saved"]) == ([40], 80, 0)
-    assert [row["steps"] for row in summary["trials"]] == [40, 40] and summary["is_decided"]
-    assert summary["verdict"] == "trial 2 is better than trial 1: their intervals lie apart"
+    assert (summary["levels"], summary["steps_spent"], summary["steps_saved"]) == ([40], 160, 0)
+    assert [row["steps"] for row in summary["trials"]] == [80, 80] and summary["is_decided"]
+    assert re.match(r"decided: trial 2 less 1, paired over 2 seeds: -\d.*bits_per_byte$", summary["verdict"])
+    with_other_seed = [row["other_seeds"]["1"] for row in summary["trials"]]
+    assert with_other_seed[0] < with_other_seed[1] and with_other_seed[0] != summary["trials"][0]["value"]
     assert summary["keep"] == f"training: {{optimizer: {{lr: {BETTER_LR}}}}}"
     best = summary["best"]
     assert best["version"] == "1" and best["is_champion"] and best["promoted"]
-    assert made(events, "register") == [True] and made(events, "launch") == [True, True]
+    assert made(events, "register") == [True] and made(events, "launch") == [True] * 4
 
     again = trials_command()
     assert again.returncode == 0, again.stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,7 +27,8 @@ def ratio_interval(
         ValueError: no documents, lengths that differ, or a sum of denominators that is not positive.
     """
     columns = _columns(numerators, denominators)
-    return _interval(columns, lambda sums: sums[..., 0] / sums[..., 1], resamples, confidence, seed)
+    sums, drawn = columns.sum(axis=0), _resampled_sums(columns, resamples, seed)
+    return _interval(sums[0] / sums[1], drawn[:, 0] / drawn[:, 1], confidence)
 
 
 def paired_difference(
@@ -44,9 +45,40 @@ def paired_difference(
     Raises:
         ValueError: as `ratio_interval`.
     """
-    columns = _columns(challenger, champion, denominators)
+    return paired_difference_over_seeds(
+        [challenger], [champion], denominators, resamples=resamples, confidence=confidence, seed=seed
+    )
+
+
+def paired_difference_over_seeds(
+    challengers: Sequence[ArrayLike],
+    champions: Sequence[ArrayLike],
+    denominators: ArrayLike,
+    *,
+    resamples: int,
+    confidence: float,
+    seed: int,
+) -> Interval:
+    """The mean of `paired_difference` over models that differ by their seeds, resampling these seeds as well.
+
+    Of two or three seeds many resamples hold but one: the interval leaves out 0 only where each of them says the same.
+
+    Args:
+        challengers, champions: of each seed one value a document, shape (seeds, documents).
+
+    Raises:
+        ValueError: as `ratio_interval`.
+    """
+    columns, num_seeds = _columns(*challengers, *champions, denominators), len(challengers)
+
+    def differences(sums: Array) -> Array:
+        return (sums[..., :num_seeds] - sums[..., num_seeds:-1]) / sums[..., -1:]
+
     # One draw for both: what makes a document hard moves both ratios alike, and cancels.
-    return _interval(columns, lambda sums: (sums[..., 0] - sums[..., 1]) / sums[..., 2], resamples, confidence, seed)
+    drawn = differences(_resampled_sums(columns, resamples, seed))
+    seeds = np.random.default_rng([seed, num_seeds]).integers(num_seeds, size=drawn.shape)
+    over_seeds = np.take_along_axis(drawn, seeds, axis=1).mean(axis=1)
+    return _interval(differences(columns.sum(axis=0)).mean(), over_seeds, confidence)
 
 
 def _columns(*values: ArrayLike) -> Array:
@@ -59,12 +91,9 @@ def _columns(*values: ArrayLike) -> Array:
     return np.stack(arrays, axis=1)
 
 
-def _interval(
-    columns: Array, statistic: Callable[[Array], Array], resamples: int, confidence: float, seed: int
-) -> Interval:
-    drawn = statistic(_resampled_sums(columns, resamples, seed))
+def _interval(value: float, drawn: Array, confidence: float) -> Interval:
     low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(value=float(statistic(columns.sum(axis=0))), low=float(low), high=float(high))
+    return Interval(value=float(value), low=float(low), high=float(high))
 
 
 def _resampled_sums(columns: Array, resamples: int, seed: int) -> Array:

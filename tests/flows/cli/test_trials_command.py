@@ -51,15 +51,16 @@ def test_a_dry_run_says_how_many_come_to_each_rung_and_what_share_of_all_steps_t
     with (project / "tiny.yaml").open("a") as file:
         file.write(
             "evaluation: {ranking_share: 0.5}\ntrials:\n  search: tpe\n  draws: 9\n  rounds: 6\n"
-            "  rungs: {first: 60, eta: 3}\n  vary: {optimizer.lr: {log_uniform: [0.001, 0.1]}}\n"
+            "  finalist_seeds: 3\n  rungs: {first: 60, eta: 3}\n  vary: {optimizer.lr: {log_uniform: [0.001, 0.1]}}\n"
         )
     code, out, _ = trials(capsys, monkeypatch, "--dry-run")
     assert code == 0
-    later, rungs, steps = (line.split(maxsplit=1) for line in out.splitlines()[-3:])
+    later, rungs, steps, finalists = (line.split(maxsplit=1) for line in out.splitlines()[-4:])
     assert later == ["later", "45 trials more, by what those before came to"]
     assert rungs == ["rungs", "9 to 60   3 to 180   1 to 500, in each of 6 rounds"]
     spent = 6 * (9 * 60 + 3 * 120 + 320)
     assert steps == ["steps", f"about {spent:,}, {spent / 27_000:.0%} of the 27,000 of all trials to their ends"]
+    assert finalists == ["finalists", "the best two with 2 more seeds: 2,000 steps besides"]
     code, out, _ = trials(capsys, monkeypatch, "--dry-run", "--json")
     assert json.loads(out) | {"drawn": []} == {
         "drawn": [],
@@ -69,6 +70,7 @@ def test_a_dry_run_says_how_many_come_to_each_rung_and_what_share_of_all_steps_t
         "num_at_each": [9, 3, 1],
         "num_steps": spent,
         "num_steps_of_all": 27_000,
+        "num_other_seeds": 2,
     }
 
 

@@ -18,7 +18,8 @@ from headway.data_contracts.store.errors import ConfigError, TrainingFailed
 from headway.tasks.search.rungs import planned_steps
 from headway.tasks.search.trials_spec import Trial, TrialsSpec
 from headway.tasks.stages import search as module
-from headway.tasks.stages.trial_scores import FinalistsVerdict, PlannedTrial, Scoring, TrialResult, TrialScore
+from headway.tasks.stages.finalists import Finalist, FinalistsVerdict
+from headway.tasks.stages.trial_scores import PlannedTrial, Scoring, TrialResult, TrialScore
 from headway.training.config.optimizer import ScheduleSpec
 from headway.training.config.recipe_specs import GRADIENT_BOOSTING
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
@@ -52,7 +53,11 @@ class Machine:
     events: list[dict[str, Any]] = field(default_factory=list)
     verdict: FinalistsVerdict | None = None
     compared: int = 0
+    finalists: list[list[TrialResult]] = field(default_factory=list)
     require_trainable: Callable[..., None] = lambda *arguments: None
+
+    def key(self, trial: Trial) -> Any:
+        return trial.number if trial.seed is None else (trial.number, trial.seed)
 
     def _work(self) -> None:
         self.dies_in -= 1
@@ -62,12 +67,15 @@ class Machine:
     def describe(self, context: Any, trials: Any, manifest: Any, beside: Any = None) -> list[PlannedTrial]:
         run: Any = SimpleNamespace(run=None)
         counted = [replace(each, training=each.training.for_rows(NUM_ROWS)) for each in trials]
-        return [PlannedTrial(each, run, Link(kind="run", sha256=f"{each.number:064x}")) for each in counted]
+        return [
+            PlannedTrial(each, run, Link(kind="run", sha256=f"{each.number:032x}{each.seed or 0:032x}"))
+            for each in counted
+        ]
 
     def train(self, context: Any, planned: Any, spec: Any, uri: str, at_once: int, by: Any, to_step: int | None) -> Any:
         results = []
         for each in planned:
-            number, step = each.trial.number, to_step or 540
+            number, step = self.key(each.trial), to_step or 540
             result = TrialResult(planned=each)
             if (limit := self.fails_at.get(number)) is not None and step >= limit:
                 results.append(replace(result, error=TrainingFailed("its loss is no number.")))
@@ -85,7 +93,8 @@ class Machine:
             if each.error is None:
                 self._work()
                 value = self.loss(each.trial, at or 540)
-                link = Link(kind="checkpoint", sha256=f"{each.trial.number:064x}")
+                number = self.key(each.trial)
+                link = Link(kind="checkpoint", sha256=each.run.sha256)
                 score = TrialScore(
                     checkpoint=link,
                     metric="log_loss",
@@ -94,15 +103,16 @@ class Machine:
                     num_examples=9,
                     examples_sha256=SHA256,
                 )
-                trained = self.arrived.setdefault((each.trial.number, at or 540), self.reached[each.trial.number])
+                trained = self.arrived.setdefault((number, at or 540), self.reached[number])
                 each = replace(
                     each, checkpoint=link, trained_step=trained, is_finished=trained >= self.ends_at, score=score
                 )
             scored.append(each)
         return sorted(scored, key=module.place)
 
-    def compare(self, *arguments: Any) -> FinalistsVerdict | None:
+    def compare(self, context: Any, scoring: Any, *finalists: Any) -> FinalistsVerdict | None:
         self.compared += 1
+        self.finalists = [list(each) for each in finalists]
         return self.verdict
 
     def event(self, name: str, **fields: Any) -> None:
@@ -286,19 +296,65 @@ def test_where_all_fail_the_search_does_and_says_why_of_each() -> None:
 def test_of_two_that_nobody_can_tell_apart_the_cheaper_one_stays(
     low: float, high: float, first_bytes: int, second_bytes: int, kept: int
 ) -> None:
-    link = Link(kind="checkpoint", sha256=SHA256)
     machine = Machine(lambda trial, step: 0.01 * trial.number)
-    machine.verdict = FinalistsVerdict(
-        first=link,
-        second=link,
-        metric="log_loss",
-        difference=Interval(value=-0.05, low=low, high=high),
-        is_decided=high < 0,
-        first_bytes=first_bytes,
-        second_bytes=second_bytes,
-    )
+    machine.verdict = verdict(Interval(value=-0.05, low=low, high=high), first_bytes, second_bytes)
     found = machine.search(spec(draws=2, rounds=1, rungs=None))
     assert machine.compared == 1 and found.best.trial.number == kept and found.verdict is machine.verdict
+
+
+def verdict(
+    difference: Interval, first_bytes: int = 5, second_bytes: int = 5, failed: tuple[int, int] = (0, 0), **fields: Any
+) -> FinalistsVerdict:
+    link = Link(kind="checkpoint", sha256=SHA256)
+    sizes_bytes = first_bytes, second_bytes
+    first, second = (
+        Finalist(checkpoints=(link,), failed_seeds=tuple(range(1, 1 + num)), size_bytes=size_bytes)
+        for num, size_bytes in zip(failed, sizes_bytes, strict=True)
+    )
+    given: dict[str, Any] = {"metric": "log_loss", "greater_is_better": False, **fields}
+    return FinalistsVerdict(
+        first=first,
+        second=second,
+        seeds=(0,),
+        by_seed=(difference.value,),
+        difference=difference,
+        is_decided=not difference.low <= 0 <= difference.high or failed[0] != failed[1],
+        **given,
+    )
+
+
+APART = Interval(value=-0.05, low=-0.1, high=-0.01)
+
+
+def test_over_more_seeds_the_second_may_be_the_better_one_and_what_fails_with_one_is_the_worse() -> None:
+    assert not verdict(APART).keeps_second
+    assert verdict(APART, greater_is_better=True).keeps_second
+    assert verdict(APART, failed=(1, 0)).keeps_second, "whatever its figure"
+    assert not verdict(APART, greater_is_better=True, failed=(0, 1)).keeps_second
+    assert verdict(APART, greater_is_better=True, failed=(1, 1)).keeps_second
+
+
+def test_the_best_two_are_trained_with_other_seeds_which_is_decided_over_all_and_counted() -> None:
+    machine = Machine(by_number, fails_at={(10, 2): 1})
+    machine.verdict = verdict(APART, failed=(0, 1))
+    asked = spec(finalist_seeds=3)
+    found = machine.search(asked)
+    first, second = machine.finalists
+    assert [each.trial.label for each in first] == ["1", "1, seed 1", "1, seed 2"]
+    assert [each.trial.training.seed for each in second] == [0, 1, 2]
+    assert [each.error is None for each in second] == [True, True, False]
+    assert all(each.trial.training.optimizer == second[0].trial.training.optimizer for each in second)
+    assert found.best.trial.number == 1 and found.best.trial.training.seed == 0, "its run is that of the file's seed"
+    rungs = 2 * planned_steps(9, LEVELS)
+    assert found.steps_spent == sum(machine.trained.values()) == rungs + 3 * 540
+    assert found.steps_of_all == (18 + 4) * 540
+
+    # Repeated, no step is trained again.
+    machine.search(asked)
+    assert sum(machine.trained.values()) == rungs + 3 * 540
+    # One that came to its end alone has nobody to be compared with.
+    machine.compared = 0
+    assert machine.search(spec(rounds=1, finalist_seeds=3)).verdict is None and not machine.compared
 
 
 def test_two_whose_own_intervals_lie_apart_are_not_scored_again() -> None:

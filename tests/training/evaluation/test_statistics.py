@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headway.training.evaluation.statistics import paired_difference, ratio_interval
+from headway.training.evaluation.statistics import paired_difference, paired_difference_over_seeds, ratio_interval
 
 CHOICE = {"resamples": 2000, "confidence": 0.95, "seed": 1}
 
@@ -49,6 +49,19 @@ def test_pairing_sees_a_small_difference_that_every_document_shares():
     assert difference.high < 0
     alone = ratio_interval(bits, size_bytes, **CHOICE)
     assert alone.high - alone.low > 0.02, "unpaired, the documents' own spread would hide it"
+
+
+def test_over_seeds_one_alone_says_what_a_pair_does_and_two_that_disagree_leave_0_inside():
+    bits, size_bytes = scores(90)
+    better, worse = bits - 0.01 * size_bytes, bits + 0.03 * size_bytes
+    pair = paired_difference(better, bits, size_bytes, **CHOICE)
+    assert paired_difference_over_seeds([better], [bits], size_bytes, **CHOICE) == pair
+
+    agreeing = paired_difference_over_seeds([better, 2 * better - bits], [bits, bits], size_bytes, **CHOICE)
+    assert agreeing.value == pytest.approx(-0.015) and agreeing.low < -0.019 and -0.011 < agreeing.high < 0
+    # By the examples alone their mean is clear; a third seed may say anything.
+    mixed = paired_difference_over_seeds([better, worse], [bits, bits], size_bytes, **CHOICE)
+    assert mixed.value == pytest.approx(0.01) and mixed.low < 0 < mixed.high
 
 
 def test_a_model_against_itself_differs_by_nothing():
