@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextvars
+import itertools
 import json
 import multiprocessing
 import os
+import random
 import re
 import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,6 +106,11 @@ def at(name: str, **fields: Any) -> Callable[[dict[str, Any]], bool]:
     return lambda event: event["event"] == name and all(event.get(field) == fields[field] for field in fields)
 
 
+def event_number(last: int) -> Callable[[dict[str, Any]], bool]:
+    numbers = itertools.count(1)
+    return lambda event: next(numbers) == last
+
+
 BOUNDARIES = [
     at("step", trial="trial 4", step=1),
     at("stage.rung", outcome="ok", shown="trial 4, step 10"),
@@ -112,6 +120,31 @@ BOUNDARIES = [
     at("stage.launch", outcome="ok", shown="trial 3"),
     at("stage.score", outcome="ok", shown="trial 3"),
 ]
+
+
+def ended_at(
+    boundary: Callable[[dict[str, Any]], bool], project: Project, try_here: Any, *, is_asked: bool = False
+) -> int | None:
+    """The exit code of a process that searches, and is killed at a boundary, or asked to stop there."""
+
+    def end(event: dict[str, Any]) -> None:
+        if boundary(event):
+            if is_asked:
+                request_stop(newest_run(project), "enough")
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    process = multiprocessing.get_context("fork").Process(target=try_here, args=(project, end))
+    process.start()
+    process.join(DEADLINE_S)
+    return process.exitcode
+
+
+def require_best_two_went_on(found: Any) -> None:
+    assert [each.result.trial.settings["optimizer.lr"] for each in found.trials] == [BETTER_LR, 0.01, 0.004, LR]
+    assert [each.steps for each in found.trials] == [40, 20, 10, 10]
+    assert [sorted(each.figures) for each in found.trials] == [[10, 20, 40], [10, 20], [10], [10]]
+    assert (found.steps_spent, found.steps_of_all, found.verdict) == (80, 160, None)
 
 
 @pytest.mark.parametrize(
@@ -126,26 +159,10 @@ def test_a_search_by_rungs_that_is_killed_at_boundaries_trains_no_step_twice_and
     boundaries: list[Callable[[dict[str, Any]], bool]],
 ) -> None:
     ask_for_trials(new_project, LR, 0.004, BETTER_LR, 0.01, rest=", rungs: [10, 20], min_starts: 0")
-    forking = multiprocessing.get_context("fork")
-
-    def killed_at(boundary: Callable[[dict[str, Any]], bool]) -> None:
-        def kill(event: dict[str, Any]) -> None:
-            if boundary(event):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        try_here(new_project, kill)
-
     for boundary in boundaries:
-        process = forking.Process(target=killed_at, args=(boundary,))
-        process.start()
-        process.join(DEADLINE_S)
-        assert process.exitcode == -signal.SIGKILL
+        assert ended_at(boundary, new_project, try_here) == -signal.SIGKILL
     found, _, events = try_here(new_project)
-
-    assert [each.result.trial.settings["optimizer.lr"] for each in found.trials] == [BETTER_LR, 0.01, 0.004, LR]
-    assert [each.steps for each in found.trials] == [40, 20, 10, 10]
-    assert [sorted(each.figures) for each in found.trials] == [[10, 20, 40], [10, 20], [10], [10]]
-    assert (found.steps_spent, found.steps_of_all, found.verdict) == (80, 160, None)
+    require_best_two_went_on(found)
     numbered = {each.result.trial.number: each.result.run.sha256[:16] for each in found.trials}
     lost = {numbered[4]: set(range(1, 11)), numbered[3]: set(range(11, 21))}
     for run, furthest in {each.result.run.sha256[:16]: each.steps for each in found.trials}.items():
@@ -177,6 +194,50 @@ def test_a_search_by_rungs_that_is_killed_at_boundaries_trains_no_step_twice_and
     folder = new_project.workspace / "runs" / found.best.run.sha256[:16]
     result = json.loads((folder / "result.json").read_bytes())
     assert result["tensors_sha256"] == other.result()["tensors_sha256"]
+
+
+@pytest.mark.soak
+def test_a_search_by_rungs_that_is_killed_or_stopped_at_20_random_moments_comes_to_the_undisturbed_one(
+    new_project: Project, try_here: Any, tmp_path: Path, prefect_home: Path
+) -> None:
+    rest = ", rungs: [10, 20], min_starts: 0"
+    ask_for_trials(new_project, LR, 0.004, BETTER_LR, 0.01, rest=rest)
+    draw = random.Random(20)
+    ends = list[int | None]()
+    while len(ends) < 20:
+        ends.append(ended_at(event_number(draw.randint(1, 60)), new_project, try_here, is_asked=draw.random() < 0.2))
+    assert ends.count(-signal.SIGKILL) >= 10, ends
+    found, _, _ = try_here(new_project)
+    require_best_two_went_on(found)
+
+    other = Project.create(tmp_path / "undisturbed", prefect_home)
+    ask_for_trials(other, LR, 0.004, BETTER_LR, 0.01, rest=rest)
+    undisturbed, _, _ = try_here(other)
+    assert [each.figures for each in found.trials] == [each.figures for each in undisturbed.trials]
+    digests = [
+        json.loads((project.workspace / "runs" / each.best.run.sha256[:16] / "result.json").read_bytes())
+        for project, each in ((new_project, found), (other, undisturbed))
+    ]
+    assert digests[0]["tensors_sha256"] == digests[1]["tensors_sha256"]
+    for each in found.trials:
+        trained = [event["step"] for event in steps_of(new_project, each.result.run.sha256[:16])]
+        assert set(trained) == set(range(1, each.steps + 1))
+
+
+@pytest.mark.soak
+def test_another_machine_goes_on_with_a_search_whose_workspace_is_a_bucket(
+    new_project: Project, try_here: Any, new_bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask_for_trials(new_project, LR, 0.004, BETTER_LR, 0.01, rest=", rungs: [10, 20], min_starts: 0")
+    new_project.edit("tiny.yaml", "launch: {", "launch: {owner_lease_s: 4, ")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    case: Any = SimpleNamespace(pipeline=new_project.pipeline, workspace=f"s3://{new_bucket()}/team")
+    for number, boundary in enumerate((BOUNDARIES[2], BOUNDARIES[4], BOUNDARIES[6])):
+        monkeypatch.setenv("HEADWAY_LOCAL", str(tmp_path / f"machine {number}"))
+        assert ended_at(boundary, case, try_here) == -signal.SIGKILL
+    found, _, events = try_here(case)
+    require_best_two_went_on(found)
+    assert True not in [*made(events, "rung"), *made(events, "launch"), *made(events, "score")]
 
 
 def steps_of(project: Project, run: str) -> list[dict[str, Any]]:
