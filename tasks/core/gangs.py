@@ -12,9 +12,12 @@ from headway.data_contracts.store.places import LOCAL
 from headway.tasks.core.context import RunContext
 from headway.training.launch.base.gang import Gang, LaunchSpec, for_stepless_work
 from headway.training.launch.base.protocol import LOG_FORMAT
-from headway.training.launch.jobs.follow import Ended, Tolerable, Watched, follow, follow_all
+from headway.training.launch.base.steps import Ended, Tolerable
+from headway.training.launch.jobs.follow import Watched, follow, follow_all
 from headway.training.launch.supervise.launchers import scheduler_for
+from headway.training.launch.supervise.room import Room
 from headway.training.launch.supervise.supervisor import supervise
+from headway.training.launch.supervise.together import supervise_all
 from headway.training.observe.trace_context import TRACEPARENT
 
 
@@ -99,6 +102,27 @@ def run_all_to_completion(
         ledger=context.ledger,
         budget_scope=context.budget_scope,
         at_once=at_once,
+        tolerable=tolerable,
+        ended=ended,
+    )
+
+
+def run_side_by_side(
+    context: RunContext,
+    room: Room,
+    num: int,
+    begin: Callable[[int], Watched | None],
+    *,
+    tolerable: Tolerable,
+    ended: Ended,
+) -> None:
+    """Have several gangs train at a time beside this flow; see `supervise_all`."""
+    supervise_all(
+        room,
+        num,
+        begin,
+        ledger=context.ledger,
+        budget_scope=context.budget_scope,
         tolerable=tolerable,
         ended=ended,
     )

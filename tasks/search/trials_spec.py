@@ -160,10 +160,11 @@ class TrialsSpec(Frozen):
         "are trained to their ends with each. Which one stays is decided over all; its run is that of the file's seed.",
     )
     max_trials: int = Field(64, ge=1, le=1000, description="More are refused, before anything is spent.")
-    max_parallel: int = Field(
-        4,
+    max_parallel: int | None = Field(
+        None,
         ge=1,
-        description="Trials that train at the same time on `slurm` and `kubernetes`; elsewhere they take turns.",
+        description="Trials that train at the same time. Empty: 4 on `slurm` and `kubernetes`, as many as there are "
+        "hosts for on `ssh`, and on this machine as many as processors or GPUs and memory are there for.",
     )
 
     @model_validator(mode="after")

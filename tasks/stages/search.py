@@ -32,8 +32,11 @@ from headway.training.checkpoint.layout import run_folder
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.frozen.mesh_check import require_trainable
 from headway.training.frozen.recipe_check import own_methods
+from headway.training.launch.supervise.room import Room, room_for
 
 NAMED_IN_A_LINE = 5
+AT_ONCE = 4
+"""Trials in a scheduler's queue that may run at a time, where the file says nothing."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -139,6 +142,7 @@ class _Search:
         self._context, self._spec, self._training, self._settle = context, spec, training, settle
         self._scoring, self._manifest, self._uri = scoring, manifest, tracking_uri
         self._levels = levels
+        self._room: Room | None = None
         self._trials: dict[int, SearchedTrial] = {}
         self._has_looked_at_pace = len(levels) == 1 or not spec.min_starts
 
@@ -222,9 +226,12 @@ class _Search:
 
     def _trained(self, planned: Sequence[PlannedTrial], to_step: int | None) -> list[TrialResult]:
         """With their scores, the best first, and those that failed last."""
-        at_once = self._spec.max_parallel
-        evaluation, launch = self._scoring.evaluation, self._scoring.launch
-        trained = train_trials(self._context, planned, launch, self._uri, at_once, evaluation, to_step)
+        evaluation, launch, at_most = self._scoring.evaluation, self._scoring.launch, self._spec.max_parallel
+        if self._room is None and not launch.is_detached:
+            num_threads = max(each.trial.training.num_threads for each in planned)
+            self._room = room_for(launch, num_threads, at_most or self._spec.max_trials)
+        at_once = at_most or AT_ONCE
+        trained = train_trials(self._context, planned, launch, self._uri, at_once, evaluation, to_step, room=self._room)
         self._look_at_pace(planned[0].run)
         return rank_trials(self._context, self._scoring, trained, to_step)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,12 +13,12 @@ from headway.data_contracts.store.documents import Document, Link, RunSpec
 from headway.data_contracts.store.errors import HeadwayError, IntegrityError, RunStopped
 from headway.tasks.core.candidate import read_candidate, require_files
 from headway.tasks.core.context import RunContext
-from headway.tasks.core.gangs import run_all_to_completion, run_to_completion
+from headway.tasks.core.gangs import run_all_to_completion, run_side_by_side, run_to_completion
 from headway.tasks.core.run_result import checkpoint_at, furthest_step, is_model
 from headway.tasks.core.slow_ranks import showing_slow_ranks
 from headway.tasks.core.stage import StageOutput, find_intact, find_or_make, stage_task
 from headway.tasks.ownership.current_run import is_permanent
-from headway.tasks.ownership.lease_acquisition import observe_lease
+from headway.tasks.ownership.lease_acquisition import ObservedLease, observe_lease
 from headway.tasks.search.trials_spec import Trial
 from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.launch import (
@@ -35,6 +35,7 @@ from headway.training.checkpoint.layout import committed_steps, run_folder
 from headway.training.checkpoint.retention import discard_expired
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.jobs.follow import Watched
+from headway.training.launch.supervise.room import Room
 
 
 class Rung(Document):
@@ -84,13 +85,15 @@ def train_trials(
     at_once: int,
     evaluation: EvaluationSpec,
     to_step: int | None = None,
+    room: Room | None = None,
 ) -> list[TrialResult]:
     """Every trial as a run, found or trained now; one that fails for good ends no other.
 
     Args:
-        at_once: how many may train at a time where a scheduler has them; else they take turns.
+        at_once: how many may train at a time where a scheduler has them.
         evaluation: what they are scored by where they pause.
         to_step: where that is; None: at their ends.
+        room: for gangs side by side where no scheduler has them; None: they take turns.
 
     Raises:
         RunStopped: a stop was asked for; the same command continues.
@@ -98,9 +101,11 @@ def train_trials(
     # No part of a run's key: what pauses goes on to the same bits.
     context = replace(context, stop=replace(context.stop, at_step=to_step))
     pause = None if to_step is None else Pause(to_step, evaluation)
-    if not spec.is_detached:
-        return [_train_one(context, each, spec, tracking_uri, pause) for each in planned]
-    return _train_together(context, planned, spec, tracking_uri, at_once, pause)
+    if spec.is_detached:
+        return _Together(context, planned, spec, tracking_uri, pause).run_as_jobs(at_once)
+    if room is not None and len(room.slots) > 1 and len(planned) > 1:
+        return _Together(context, planned, spec, tracking_uri, pause).run_here(room)
+    return [_train_one(context, each, spec, tracking_uri, pause) for each in planned]
 
 
 def _train_one(
@@ -212,71 +217,105 @@ def _pause(context: RunContext, each: PlannedTrial, step: int, poll: Callable[[]
     recycled_files.drop(checkpoints)
 
 
-def _train_together(
-    context: RunContext,
-    planned: Sequence[PlannedTrial],
-    spec: LaunchSpec,
-    tracking_uri: str,
-    at_once: int,
-    pause: Pause | None,
-) -> list[TrialResult]:
-    """As jobs of a scheduler's, each on record as soon as it ends."""
-    results = {each.trial.label: TrialResult(planned=each) for each in planned}
-    new = []
-    for each in planned:
-        if _is_trained(context, each, pause):
-            context.at.run = each.run.sha256[:16]
-            results[each.trial.label] = _trained(context, results[each.trial.label], spec, tracking_uri, pause)
-        else:
-            new.append(each)
-    # All claims are looked at before the first is waited for, so that leases run out side by side.
-    seen = [observe_lease(context.workspace, each.settled.run.link) for each in new]
-    with showing_slow_ranks(context), contextlib.ExitStack() as all_of_them:
-        begun, stacks, watched = list[PlannedTrial](), list[contextlib.ExitStack](), list[Watched]()
-        for each, lease in zip(new, seen, strict=True):
-            _report_trial(context, each, pause)
-            # A stack for each: a trial that ends gives its lease and threads back while the others still train.
-            stack, trial = all_of_them.enter_context(contextlib.ExitStack()), each.trial
-            training = watched_training(
-                context, trial.training, spec, each.settled, tracking_uri, trial.name, seen=lease
-            )
-            try:
-                watched.append(stack.enter_context(training))
-            except HeadwayError as error:
-                if not is_permanent(error):
-                    raise
-                results[trial.label] = failed(context, results[trial.label], error)
-                continue
-            begun.append(each)
-            stacks.append(stack)
+class _Together:
+    """Trials that train at a time, each on record as soon as it ends."""
 
-        def ends_alone(error: HeadwayError) -> bool:
-            return is_permanent(error) or (isinstance(error, RunStopped) and error.reason == "step reached")
+    def __init__(
+        self,
+        context: RunContext,
+        planned: Sequence[PlannedTrial],
+        spec: LaunchSpec,
+        tracking_uri: str,
+        pause: Pause | None,
+    ) -> None:
+        self._context, self._spec, self._uri, self._pause = context, spec, tracking_uri, pause
+        self._results = {each.trial.label: TrialResult(planned=each) for each in planned}
+        self._new = list[PlannedTrial]()
+        for each in planned:
+            if _is_trained(context, each, pause):
+                self._find(each)
+            else:
+                self._new.append(each)
+        self._seen: Sequence[ObservedLease | None] = [None] * len(self._new)
+        self._begun: dict[int, tuple[contextlib.ExitStack, Watched]] = {}
 
-        def ended(number: int, error: HeadwayError | None) -> None:
-            each = begun[number]
-            result = results[each.trial.label]
-            if isinstance(error, RunStopped):
-                if pause is None or not _is_at_rung(context, each, pause.step, error):
-                    raise error
-                _, poll = watched[number]
-                _pause(context, each, pause.step, poll)
-            stacks[number].__exit__(None if error is None else type(error), error, None)
-            if error is not None and not isinstance(error, RunStopped):
-                results[each.trial.label] = failed(context, result, error)
-                return
-            try:
-                if pause is None:
-                    record_trained(context, each.settled.run, each.trial.name)
-                else:
-                    context.at.run = each.run.sha256[:16]
-                    results[each.trial.label] = _trained(context, result, spec, tracking_uri, pause)
-            except IntegrityError as damage:
-                results[each.trial.label] = failed(context, result, damage)
+    def _find(self, each: PlannedTrial) -> None:
+        context, label = self._context, each.trial.label
+        context.at.run = each.run.sha256[:16]
+        self._results[label] = _trained(context, self._results[label], self._spec, self._uri, self._pause)
 
-        if begun:
-            run_all_to_completion(context, spec, watched, at_once=at_once, tolerable=ends_alone, ended=ended)
-    return list(results.values())
+    def run_as_jobs(self, at_once: int) -> list[TrialResult]:
+        """All are queued at once; the scheduler keeps the bound."""
+        # All claims are looked at before the first is waited for, so that leases run out side by side.
+        self._seen = [observe_lease(self._context.workspace, each.settled.run.link) for each in self._new]
+        with showing_slow_ranks(self._context), self._all_of_them():
+            begun = {number: found for number in range(len(self._new)) if (found := self._begin(number)) is not None}
+            numbers = list(begun)
+            if numbers:
+                run_all_to_completion(
+                    self._context,
+                    self._spec,
+                    list(begun.values()),
+                    at_once=at_once,
+                    tolerable=_ends_alone,
+                    ended=lambda place, error: self._ended(numbers[place], error),
+                )
+        return list(self._results.values())
+
+    def run_here(self, room: Room) -> list[TrialResult]:
+        """Each begins as soon as there is room."""
+        with showing_slow_ranks(self._context), self._all_of_them():
+            run_side_by_side(self._context, room, len(self._new), self._begin, tolerable=_ends_alone, ended=self._ended)
+        return list(self._results.values())
+
+    @contextlib.contextmanager
+    def _all_of_them(self) -> Iterator[None]:
+        # A stack for each: a trial that ends gives its lease and threads back while the others still train.
+        with contextlib.ExitStack() as all_of_them:
+            self._stacks = all_of_them
+            yield
+
+    def _begin(self, number: int) -> Watched | None:
+        each = self._new[number]
+        context, trial = self._context, each.trial
+        _report_trial(context, each, self._pause)
+        stack = self._stacks.enter_context(contextlib.ExitStack())
+        training = watched_training(
+            context, trial.training, self._spec, each.settled, self._uri, trial.name, seen=self._seen[number]
+        )
+        try:
+            watched = stack.enter_context(training)
+        except HeadwayError as error:
+            if not is_permanent(error):
+                raise
+            self._results[trial.label] = failed(context, self._results[trial.label], error)
+            return None
+        self._begun[number] = stack, watched
+        return watched
+
+    def _ended(self, number: int, error: HeadwayError | None) -> None:
+        each, context = self._new[number], self._context
+        label = each.trial.label
+        stack, (_, poll) = self._begun[number]
+        if isinstance(error, RunStopped):
+            if self._pause is None or not _is_at_rung(context, each, self._pause.step, error):
+                raise error
+            _pause(context, each, self._pause.step, poll)
+        stack.__exit__(None if error is None else type(error), error, None)
+        if error is not None and not isinstance(error, RunStopped):
+            self._results[label] = failed(context, self._results[label], error)
+            return
+        try:
+            if self._pause is None:
+                record_trained(context, each.settled.run, each.trial.name)
+            else:
+                self._find(each)
+        except IntegrityError as damage:
+            self._results[label] = failed(context, self._results[label], damage)
+
+
+def _ends_alone(error: HeadwayError) -> bool:
+    return is_permanent(error) or (isinstance(error, RunStopped) and error.reason == "step reached")
 
 
 def _is_trained(context: RunContext, each: PlannedTrial, pause: Pause | None) -> bool:

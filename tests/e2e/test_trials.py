@@ -196,12 +196,39 @@ def test_a_search_by_rungs_that_is_killed_at_boundaries_trains_no_step_twice_and
     assert result["tensors_sha256"] == other.result()["tensors_sha256"]
 
 
+@pytest.fixture
+def two_places(monkeypatch: pytest.MonkeyPatch) -> Callable[[Project], None]:
+    """Room for two gangs of a rank each on this machine."""
+    monkeypatch.setattr("headway.training.launch.supervise.room.usable_processors", lambda: 2.0)
+    return lambda project: project.edit("tiny.yaml", "ranks_per_node: 2", "ranks_per_node: 1")
+
+
+def test_trials_side_by_side_come_to_the_bits_of_runs_that_were_alone(
+    new_project: Project, try_here: Any, train_here: Any, two_places: Any, tmp_path: Path, prefect_home: Path
+) -> None:
+    ask_for_trials(new_project, LR, 0.004, BETTER_LR, 0.01, rest=", rungs: [10, 20], min_starts: 0")
+    two_places(new_project)
+    found, _, events = try_here(new_project)
+    require_best_two_went_on(found)
+    attempts = [event for event in events if event["event"] in ("attempt.begin", "attempt")]
+    going = list(itertools.accumulate(1 if event["event"] == "attempt.begin" else -1 for event in attempts))
+    assert max(going) == 2 and going[-1] == 0
+
+    other = Project.create(tmp_path / "alone", prefect_home)
+    other.edit("tiny.yaml", "optimizer: {lr: 0.02}", f"optimizer: {{lr: {BETTER_LR}}}")
+    other.edit("tiny.yaml", "max_steps: 120", "max_steps: 40")
+    train_here(other)
+    folder = new_project.workspace / "runs" / found.best.run.sha256[:16]
+    assert json.loads((folder / "result.json").read_bytes())["tensors_sha256"] == other.result()["tensors_sha256"]
+
+
 @pytest.mark.soak
 def test_a_search_by_rungs_that_is_killed_or_stopped_at_20_random_moments_comes_to_the_undisturbed_one(
-    new_project: Project, try_here: Any, tmp_path: Path, prefect_home: Path
+    new_project: Project, try_here: Any, two_places: Any, tmp_path: Path, prefect_home: Path
 ) -> None:
     rest = ", rungs: [10, 20], min_starts: 0"
     ask_for_trials(new_project, LR, 0.004, BETTER_LR, 0.01, rest=rest)
+    two_places(new_project)
     draw = random.Random(20)
     ends = list[int | None]()
     while len(ends) < 20:

@@ -24,6 +24,7 @@ from headway.training.config.optimizer import ScheduleSpec
 from headway.training.config.recipe_specs import GRADIENT_BOOSTING
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 
+pytest.importorskip("optuna")  # now: its import is no test's work
 TRAINING = TrainingSpec(max_steps=540)
 LEVELS = (60, 180, 540)
 NUM_ROWS = 540 * TRAINING.global_batch_sequences
@@ -72,7 +73,9 @@ class Machine:
             for each in counted
         ]
 
-    def train(self, context: Any, planned: Any, spec: Any, uri: str, at_once: int, by: Any, to_step: int | None) -> Any:
+    def train(
+        self, context: Any, planned: Any, spec: Any, uri: str, at_once: int, by: Any, to_step: int | None, room: Any
+    ) -> Any:
         results = []
         for each in planned:
             number, step = self.key(each.trial), to_step or 540
@@ -126,7 +129,7 @@ class Machine:
             base=Path(),
         )
         nothing: Any = None
-        launch: Any = SimpleNamespace(world_size=2)
+        launch: Any = SimpleNamespace(world_size=2, is_detached=True)
         shards: Any = SimpleNamespace(encoder=None)
         scoring = Scoring(evaluation=nothing, launch=launch, shards=shards, source=nothing)
         with pytest.MonkeyPatch.context() as patch:

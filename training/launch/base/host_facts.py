@@ -49,7 +49,7 @@ def collect_host_facts(folder: Path, address: str) -> HostFacts:
     folder: the run's, where checkpoints will lie.
     address: this host's, by which its peers reach it; empty: there are none elsewhere, and names are not asked for.
     """
-    num_gpus, gpu_problem = _gpus()
+    num_gpus, gpu_problem = count_gpus()
     return HostFacts(
         versions=_versions(),
         unix_s=time.time(),
@@ -126,7 +126,7 @@ def _took_s(work: Callable[[], None]) -> float:
     return min(time.monotonic() - started, PATIENCE_S)
 
 
-def _gpus() -> tuple[int, str]:
+def count_gpus() -> tuple[int, str]:
     """How many NVIDIA's driver knows, and what is wrong with them; 0 and nothing where there is no driver."""
     if (asked := shutil.which("nvidia-smi")) is None:
         return 0, ""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
-from headway.data_contracts.store.errors import HeadwayError, RunStopped
+from headway.data_contracts.store.errors import RunStopped
 from headway.training.launch.base.gang import Gang, LaunchSpec
 from headway.training.launch.base.run_lock import owning
-from headway.training.launch.jobs.follower import POLL_S, Follower, Steps
+from headway.training.launch.base.steps import Ended, Tolerable, Turns
+from headway.training.launch.jobs.follower import POLL_S, Follower
 from headway.training.launch.jobs.job_request import DetachedFiles
 from headway.training.launch.jobs.scheduler import ArrayScheduler, Scheduler
 from headway.training.observe.ledger import Event, Ledger
@@ -25,10 +25,6 @@ WORKER_LOST = "worker.lost"
 """The event that says that the flow is ended because its worker died, and by nobody's wish."""
 Watched = tuple[Gang, Callable[[], int | None]]
 """A run, and what is to be called twice a second, so that people see how it goes."""
-Tolerable = Callable[[HeadwayError], bool]
-"""Whether what ended one run ends no other."""
-Ended = Callable[[int, HeadwayError | None], object]
-"""Told of a run, by its number from 0, and of what ended it; None: it is done."""
 
 
 def follow(
@@ -104,7 +100,7 @@ def _queue_as_array(scheduler: ArrayScheduler, followers: Sequence[Follower], le
 
 
 class _Together:
-    """Takes turns among followers, in one thread: that is where an interrupt arrives."""
+    """Takes turns among followers."""
 
     def __init__(
         self,
@@ -115,11 +111,15 @@ class _Together:
         ended: Ended,
     ) -> None:
         self._followers, self._ledger, self._at_once = followers, ledger, at_once
-        self._tolerable, self._ended = tolerable, ended
-        self._waiting = deque(range(len(followers)))
-        self._going: dict[int, Steps[None]] = {}
+        self._turns = Turns(
+            len(followers),
+            begin=lambda number: followers[number].run(),
+            has_room=lambda num_going: num_going < self._at_once,
+            tolerable=tolerable,
+            ended=ended,
+            pause_s=POLL_S,
+        )
         self._worker_is_lost = False
-        self._is_reporting = False
 
     def run(self, array: ArrayScheduler | None) -> None:
         """Args:
@@ -131,17 +131,11 @@ class _Together:
                 _queue_as_array(array, self._followers, self._ledger, self._at_once)
                 # The bound is given to the scheduler once; a second bound here would leave elements unwatched.
                 self._at_once = len(self._followers)  # the array keeps the bound
-            while self._waiting or self._going:
-                while self._waiting and len(self._going) < self._at_once:
-                    number = self._waiting.popleft()
-                    self._going[number] = self._followers[number].run()
-                for number in tuple(self._going):
-                    self._turn(number)
-                if self._going:
-                    time.sleep(POLL_S)
-        # A failure of one run leaves the others' jobs alone: the next flow finds them. A stop is meant for all.
+            self._turns.run()
+        # A failure of one run leaves the others' jobs alone: the next flow finds them. A stop is meant for all, and
+        # while the caller handles an end, its errors are its own.
         except Exception as failure:
-            if self._is_reporting or isinstance(failure, RunStopped):
+            if self._turns.is_reporting or isinstance(failure, RunStopped):
                 self._stop_in_order()
             raise
         # Ctrl-C and SIGTERM are wishes to stop; a lost worker is not, and its jobs are to outlive it.
@@ -150,37 +144,17 @@ class _Together:
                 self._stop_in_order()
             raise
         finally:
-            # Left suspended, they would write the ends of their spans whenever they are collected.
-            for each in self._going.values():
-                each.close()
+            self._turns.close()
             self._ledger.listeners.remove(self._listen)
 
     def _listen(self, event: Event) -> None:
         self._worker_is_lost = self._worker_is_lost or event["event"] == WORKER_LOST
 
-    def _turn(self, number: int) -> None:
-        error: HeadwayError | None
-        try:
-            next(self._going[number])
-            return
-        except StopIteration:
-            error = None
-        except Exception as failure:
-            if not isinstance(failure, HeadwayError) or not self._tolerable(failure):
-                # What has ended need not be stopped; what is suspended must be.
-                del self._going[number]
-                raise
-            error = failure
-        del self._going[number]
-        # While the caller handles an end, its errors are its own and stop the others; a run's errors do not.
-        self._is_reporting = True
-        self._ended(number, error)
-        self._is_reporting = False
-
     def _stop_in_order(self) -> None:
         """All at once: a cancelled flow has little time."""
-        stopping = [self._followers[number].stop() for number in (*self._going, *self._waiting)]
+        numbers = (*self._turns.going, *self._turns.waiting)
+        stopping = [self._followers[number].stop() for number in numbers]
         while stopping:
-            stopping = [each for each in stopping if next(each, True) is None]
+            stopping = [each for each in stopping if next(each, None) is not None]
             if stopping:
                 time.sleep(POLL_S)

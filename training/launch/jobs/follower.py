@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 from headway.data_contracts.store.errors import EnvironmentProblem, RunStopped, stop_error
 from headway.training.launch.base.gang import Gang, LaunchSpec
 from headway.training.launch.base.lease import WatcherLease
 from headway.training.launch.base.retry_budget import AttemptRecords
+from headway.training.launch.base.steps import Steps, run_to_completion
 from headway.training.launch.base.stop_request import NEVER, StopRequest, clear_stop, request_stop, requested_stop
 from headway.training.launch.jobs.job_request import DetachedFiles, JobHandle, JobOutcome, JobRequest
 from headway.training.launch.jobs.scheduler import JobReport, JobState, Scheduler, SchedulerSilent
 from headway.training.observe.ledger import Ledger, SpoolTail
 
-T = TypeVar("T")
 POLL_S = 0.5
 QUERY_S = 2.0
 """How often the scheduler is asked: it has others to serve."""
@@ -26,18 +25,6 @@ OUTCOME_LATE_S = 5.0
 STOP_MARGIN_S = 5.0
 """Beyond the ranks' grace, and within the time that Prefect leaves a flow it cancels."""
 LOG_LINES = 5
-Steps = Generator[None, None, T]
-"""What comes to a T after some pauses of `POLL_S`."""
-
-
-def run_to_completion(steps: Steps[T]) -> T:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            value: T = end.value
-            return value
-        time.sleep(POLL_S)
 
 
 class Follower:
@@ -104,7 +91,7 @@ class Follower:
         key, job = yield from self._find(known)
         while known is not None and job == known.job and JobOutcome.is_acknowledged(self._files, known.order):
             # Its last word was heard; it has only to go.
-            yield
+            yield POLL_S
             key, job = yield from self._find(known)
         if job is None:
             # A job that ended well while nobody watched is as good as one that ends now; a failed one is queued again.
@@ -197,7 +184,7 @@ class Follower:
                 if now_s - ended_s > OUTCOME_LATE_S:
                     self._raise_if_for_good(handle, report)
                     return None
-            yield
+            yield POLL_S
         return outcome
 
     def _raise_if_for_good(self, handle: JobHandle, report: JobReport) -> None:
@@ -255,7 +242,7 @@ class Follower:
             self._scheduler.cancel(handle)
         return state is JobState.PENDING or state.has_ended
 
-    def stop(self) -> Iterator[None]:
+    def stop(self) -> Iterator[float]:
         """Wait for a checkpoint as long as a cancelled flow may live; then the job is cancelled, stopped or not."""
         try:
             if (handle := self._living()) is not None:
@@ -275,7 +262,7 @@ class Follower:
                 return JobHandle(launcher=self._scheduler.name, job=job, key=key, order="", log="")
         return None
 
-    def _stop(self, handle: JobHandle) -> Iterator[None]:
+    def _stop(self, handle: JobHandle) -> Iterator[float]:
         try:
             request_stop(self._gang.run_dir, "the flow was interrupted")
         except OSError as error:
@@ -286,7 +273,7 @@ class Follower:
             return
         queried_s = time.monotonic()
         deadline_s = queried_s + self._spec.stop_grace_s + STOP_MARGIN_S
-        yield  # others, which run, are asked before the scheduler is
+        yield POLL_S  # others, which run, are asked before the scheduler is
         has_ended = self._is_out_of_the_queue(handle, queried_s)
         while not has_ended:
             if self._files.outcome.exists():
@@ -294,7 +281,7 @@ class Follower:
             if time.monotonic() > deadline_s:
                 self._scheduler.cancel(handle)
                 break
-            yield
+            yield POLL_S
             has_ended = self._scheduler.poll(handle).state.has_ended
         clear_stop(self._gang.run_dir)
 
@@ -310,7 +297,7 @@ class Follower:
                 self._ledger.event("job.unknown", message=str(problem))
             # In pauses of the loop: meanwhile the same thread watches other runs.
             for _ in range(round(QUERY_S / POLL_S)):
-                yield
+                yield POLL_S
 
 
 def _stopped(gang: Gang, what: str, due: StopRequest = NEVER) -> RunStopped:

@@ -34,6 +34,7 @@ from headway.training.launch.base.launcher import Launcher
 from headway.training.launch.base.protocol import TOKEN, AttemptFiles, StorePlace
 from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords, GiveUp, decide
 from headway.training.launch.base.run_lock import owning
+from headway.training.launch.base.steps import Steps, run_to_completion
 from headway.training.launch.base.stop_request import StopRequest, clear_stop, continuing, requested_stop
 from headway.training.launch.diagnosis.logs import last_lines
 from headway.training.launch.diagnosis.outcome import AttemptOutcome, stopped_outcome
@@ -79,6 +80,26 @@ def supervise(
         HeadwayError: a rank raised it and no retry can help: the same class, words and exit code.
         EnvironmentProblem: another process owns the run.
     """
+    return run_to_completion(
+        supervising(spec, gang, ledger=ledger, budget_scope=budget_scope, poll=poll, requested=requested)
+    )
+
+
+def supervising(
+    spec: LaunchSpec,
+    gang: Gang,
+    *,
+    ledger: Ledger,
+    budget_scope: str,
+    poll: Callable[[], int | None],
+    requested: Callable[[], StopRequest | None] = lambda: None,
+    is_alone: bool = True,
+) -> Steps[AttemptOutcome]:
+    """As `supervise`, with waits that others can use.
+
+    Args:
+        is_alone: whether nothing is to be done meanwhile, so that it may wait for its processes itself.
+    """
     make_folder(gang.run_dir)
     with owning(gang.run_dir):
         # A request of before is done with: it stopped the run that had it then.
@@ -91,7 +112,8 @@ def supervise(
         token = secrets.token_hex(16)
         # The reaper is started before the first rank, so there is no moment at which a kill leaves orphans.
         with reaped(TOKEN, token, spec.lost_grace_s + GUARD_LATE_S, sweep_remote=launcher.sweeps(token)):
-            return _Supervisor(spec, gang, launcher, ledger, budget_scope, token, poll, requested).run()
+            supervisor = _Supervisor(spec, gang, launcher, ledger, budget_scope, token, poll, requested, is_alone)
+            return (yield from supervisor.run())
 
 
 class Rescheduled(RunStopped):
@@ -109,27 +131,29 @@ class _Supervisor:
         token: str,
         poll: Callable[[], int | None],
         requested: Callable[[], StopRequest | None],
+        is_alone: bool,
     ) -> None:
+        self._is_alone = is_alone
         self._spec, self._launcher, self._ledger = spec, launcher, ledger
         self._scope, self._token, self._poll, self._asked = scope, token, poll, requested
         self._records = AttemptRecords(gang.run_dir)
         self._gang = gang = replace(gang, stop=_while_held(gang.stop, self._records.in_scope(scope)))
         self._membership = Membership(spec, gang, launcher, ledger, self._records)
 
-    def run(self) -> AttemptOutcome:
+    def run(self) -> Steps[AttemptOutcome]:
         # Attempts of an owner that crashed count: otherwise a crash loop would renew its budget each time.
         self._refuse_a_spent_budget()
         while True:
             # Before the wait for hosts, which may be long, and again within it.
             self._raise_if_stopped()
-            self._wait_for_hosts()
+            yield from self._wait_for_hosts()
             number = self._records.next_attempt()
             folder = attempt_folder(self._gang.run_dir, number)
             # The number is taken by the folder, which is made exclusively.
             _make_attempt_folder(self._gang.run_dir, folder)
             # After the folder: a later attempt finds this one by it.
             acquire(self._gang.run_dir, folder)
-            outcome = self._run(number, folder)
+            outcome = yield from self._run(number, folder)
             if outcome.state == "done":
                 return outcome
             if outcome.excluded and self._membership.is_rescheduled:
@@ -146,7 +170,7 @@ class _Supervisor:
                 raise as_error(outcome.failure, decision.reason, folder)
             cause, what = outcome.failure.cause, f"attempt {number} ended: {outcome.failure.what} Trying again."
             self._ledger.event("attempt.retry", attempt=number, cause=cause, what=what, wait_s=decision.wait_s)
-            self._back_off(decision.wait_s)
+            yield from self._back_off(decision.wait_s)
 
     def _refuse_a_spent_budget(self) -> None:
         records = self._records.in_scope(self._scope)
@@ -156,17 +180,17 @@ class _Supervisor:
             what = f"the retry budget is spent: {last.what} {decision.reason}"
             raise _spent(last.cause)(what, where=str(self._gang.run_dir))
 
-    def _wait_for_hosts(self) -> None:
+    def _wait_for_hosts(self) -> Steps[None]:
         """As in a queue: no attempt is begun, and none spent, for hosts that are still to come."""
         start_unix_s, waited = time.time(), False
         while not self._membership.is_gathered():
             waited = True
             self._raise_if_stopped()
-            time.sleep(GATHER_S)
+            yield GATHER_S
         if waited:
             self._ledger.elapsed("attempt.gather", start_unix_s)
 
-    def _run(self, number: int, folder: Path) -> AttemptOutcome:
+    def _run(self, number: int, folder: Path) -> Steps[AttemptOutcome]:
         begin = AttemptRecord(
             attempt=number,
             scope=self._scope,
@@ -185,7 +209,7 @@ class _Supervisor:
                     outcome = problem
                 else:
                     watch = self._watch(number, folder, found)
-                    outcome = watch.run()
+                    outcome = yield from watch.run()
                     if watch.excluded and outcome.state == "stopped":
                         machine = watch.excluded.machine
                         what = f"{watch.why_excluded} The run continues without {machine}."
@@ -223,6 +247,7 @@ class _Supervisor:
             self._poll,
             self._stop_due,
             partial(self._membership.exclude_slow, found),
+            wait_s=POLL_S if self._is_alone else 0.0,
         )
 
     def _stop_due(self) -> StopRequest | None:
@@ -248,13 +273,13 @@ class _Supervisor:
             what, where=str(self._gang.run_dir), advice=continuing(self._gang.continued_by, reason), reason=reason
         )
 
-    def _back_off(self, wait_s: float) -> None:
+    def _back_off(self, wait_s: float) -> Steps[None]:
         with self._ledger.span("attempt.backoff"):
             deadline = time.monotonic() + wait_s
             while (left_s := deadline - time.monotonic()) > 0:
                 # A request must not wait for the end of a long back-off.
                 self._raise_if_stopped()
-                time.sleep(min(left_s, POLL_S))
+                yield min(left_s, POLL_S)
 
 
 def _while_held(stop: StopRequest, records: Sequence[AttemptRecord]) -> StopRequest:

@@ -12,6 +12,7 @@ from headway.training.launch.base.host_probe import Host
 from headway.training.launch.base.launcher import Handle, Launcher, NodeReport
 from headway.training.launch.base.protocol import OWNER_LOST, AttemptFiles, Command, RankMarker, write_json
 from headway.training.launch.base.stacks import are_whole, crash_in
+from headway.training.launch.base.steps import Steps
 from headway.training.launch.base.stop_request import StopRequest
 from headway.training.launch.diagnosis.adaptive_timeout import AdaptiveTimeout, TimeoutReporter
 from headway.training.launch.diagnosis.hang_detection import (
@@ -50,10 +51,13 @@ class AttemptMonitor:
         poll: Callable[[], int | None],
         stop_due: Callable[[], StopRequest | None],
         exclude_slow: Callable[[Straggler, str], bool],
+        wait_s: float = POLL_S,
     ) -> None:
         """Args:
         exclude_slow: whether the run goes on without the machine of a slow rank; this attempt then ends in order.
+        wait_s: how much of `POLL_S` is waited for the processes themselves, which is over as soon as one ends.
         """
+        self._wait_s = wait_s
         self._spec, self._gang, self._launcher, self._ledger = spec, gang, launcher, ledger
         self._attempt, self._poll, self._stop_due = attempt, poll, stop_due
         self._exclude_slow = exclude_slow
@@ -81,13 +85,13 @@ class AttemptMonitor:
     def step(self) -> int | None:
         return self._clock.step
 
-    def run(self) -> AttemptOutcome:
+    def run(self) -> Steps[AttemptOutcome]:
         """Raises whatever interrupts it, once nothing of the attempt is left."""
         self._start_unix_s = time.time()
         handle: Handle | None = None
         try:
             handle = self._launcher.submit(self._gang, self._attempt)
-            reports = self._until_the_end(handle)
+            reports = yield from self._until_the_end(handle)
             for host in self._launcher.close(handle):
                 what = _left_alone(host, self._spec)
                 self._ledger.event("host.unreachable", attempt=self._attempt.number, host=host, what=what)
@@ -105,9 +109,9 @@ class AttemptMonitor:
         self._clock.observe(self._poll(), {}, time.monotonic())
         return diagnose(self._evidence(reports))
 
-    def _until_the_end(self, handle: Handle) -> Sequence[NodeReport]:
+    def _until_the_end(self, handle: Handle) -> Steps[Sequence[NodeReport]]:
         while True:
-            reports = self._launcher.poll(handle, wait_s=POLL_S)
+            reports = self._launcher.poll(handle, wait_s=self._wait_s)
             # After the reports: a rank that ended in between has then written its marker.
             markers = self._files.read_markers()
             # One time for the whole look: reading hundreds of markers takes long, and is not the ranks' delay.
@@ -128,6 +132,7 @@ class AttemptMonitor:
             self._end_if_broken(handle, reports, markers)
             self._end_if_done(handle, markers)
             self._end_if_overdue(handle, looked_s)
+            yield POLL_S - self._wait_s
 
     def _listen(self, handle: Handle, reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> None:
         """To what ranks write down."""

@@ -1,0 +1,151 @@
+"""Gangs that train side by side under one owner: a supervisor for each, all in the owner's main thread."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from headway.data_contracts.store.errors import HeadwayError
+from headway.training.launch.base.gang import Gang
+from headway.training.launch.base.steps import Ended, Steps, Tolerable, Turns
+from headway.training.launch.base.stop_request import StopRequest
+from headway.training.launch.diagnosis.outcome import AttemptOutcome
+from headway.training.launch.supervise.room import Room, Slot
+from headway.training.launch.supervise.supervisor import supervising
+from headway.training.observe.ledger import Ledger
+
+PAUSE_S = 0.1
+LEAST_SEEN = 3
+"""Looks at new steps, for a median to mean anything."""
+Poll = Callable[[], int | None]
+Begin = Callable[[int], tuple[Gang, Poll] | None]
+"""The gang of a run, by its number from 0, and what is called often while it trains; None: it has ended already."""
+
+
+def supervise_all(
+    room: Room,
+    num: int,
+    begin: Begin,
+    *,
+    ledger: Ledger,
+    budget_scope: str,
+    tolerable: Tolerable,
+    ended: Ended,
+) -> None:
+    """Run several gangs to their ends, as many at a time as there is room for. Call it in the main thread.
+
+    Args:
+        num: how many there are.
+        tolerable: asked of what ended a run; anything else stops the others in order, and is raised.
+        ended: told of each run at its end; whatever it raises stops the others in order, and is raised.
+
+    Raises:
+        HeadwayError: as `supervise`.
+    """
+    _Together(room, num, begin, ledger, budget_scope, tolerable, ended).run()
+
+
+class _Together:
+    def __init__(
+        self,
+        room: Room,
+        num: int,
+        begin: Begin,
+        ledger: Ledger,
+        scope: str,
+        tolerable: Tolerable,
+        ended: Ended,
+    ) -> None:
+        self._room, self._free = room, list(room.slots)
+        self._begin, self._ledger, self._scope, self._tell = begin, ledger, scope, ended
+        self._stop: StopRequest | None = None
+        self._taken: dict[int, tuple[Slot, Path]] = {}
+        self._pace = _Pace()
+        self._turns = Turns(
+            num,
+            begin=self._supervised,
+            has_room=lambda num_going: bool(self._free) and room.fits_one_more(self._going()),
+            tolerable=tolerable,
+            ended=self._ended,
+            pause_s=PAUSE_S,
+        )
+
+    def run(self) -> None:
+        try:
+            self._turns.run()
+        except BaseException:
+            self._stop = StopRequest.now("what trains beside it was stopped")
+            # All hear of it at their next turn, and keep their checkpoints side by side.
+            self._turns.finish()
+            raise
+        finally:
+            self._turns.close()
+        if told := self._pace.told():
+            self._ledger.event("gang.pace", message=told)
+
+    def _going(self) -> Mapping[Path, bool]:
+        return {folder: self._pace.has_begun(number) for number, (_, folder) in self._taken.items()}
+
+    def _supervised(self, number: int) -> Steps[AttemptOutcome] | None:
+        if (begun := self._begin(number)) is None:
+            return None
+        gang, poll = begun
+        slot = self._free.pop(0)
+        self._taken[number] = slot, gang.run_dir
+
+        def look() -> int | None:
+            step = poll()
+            self._pace.saw(number, step, len(self._taken))
+            return step
+
+        return supervising(
+            slot.spec,
+            replace(gang, environment={**gang.environment, **slot.environment}),
+            ledger=self._ledger,
+            budget_scope=self._scope,
+            poll=look,
+            requested=lambda: self._stop,
+            is_alone=False,
+        )
+
+    def _ended(self, number: int, error: HeadwayError | None) -> None:
+        slot, _ = self._taken.pop(number)
+        self._free.append(slot)
+        self._tell(number, error)
+
+
+class _Pace:
+    """How long a step takes alone, and how long beside others."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[int, float, int]] = {}
+        """By run: its newest step, when it was seen first, and how many trained then."""
+        self._step_s: dict[int, list[float]] = defaultdict(list)
+        """By how many trained at a time: seconds a step."""
+
+    def has_begun(self, number: int) -> bool:
+        """Whether it has made a step."""
+        return number in self._seen
+
+    def saw(self, number: int, step: int | None, num_going: int) -> None:
+        if step is None:
+            return
+        now_s = time.monotonic()
+        last_step, since_s, num_then = self._seen.get(number, (step, now_s, num_going))
+        if step > last_step and num_going == num_then:
+            self._step_s[num_going].append((now_s - since_s) / (step - last_step))
+        if number not in self._seen or step > last_step or num_going != num_then:
+            self._seen[number] = step, now_s, num_going
+
+    def told(self) -> str:
+        """Empty where none trained beside another."""
+        medians = {num: median(seen) for num, seen in self._step_s.items() if len(seen) >= LEAST_SEEN}
+        if (most := max(medians, default=1)) == 1:
+            return ""
+        beside_s, alone_s = medians[most], medians.get(1)
+        said = f"{most} trained at a time, a step in {1000 * beside_s:.3g} ms"
+        return said if alone_s is None else f"{said}; alone in {1000 * alone_s:.3g} ms"
