@@ -149,7 +149,7 @@ def _runs(workspace: Workspace) -> list[RunStatus]:
 
 
 def _run_or_what_lies_there(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus:
-    """A loop of links, or a file where a folder belongs, in the place of one run keeps nobody from seeing the others."""
+    """A loop of links, or a file where a folder belongs, in the place of one run hides none of the others."""
     try:
         return _run(workspace, name, described)
     except IntegrityError as error:
