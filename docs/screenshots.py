@@ -26,9 +26,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from playwright.sync_api import Browser, HttpCredentials, Page, sync_playwright
-from playwright.sync_api import TimeoutError as TooLate
-
 from headway.data_contracts.store.errors import EnvironmentProblem, HeadwayError
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.console.environment import prepare
@@ -38,6 +35,12 @@ from headway.flows.python_api import load_table_model
 from headway.flows.report.summary import RetrainSummary
 from headway.tasks.registry import mlflow_store
 from headway.training.launch.base.ports import free_port
+
+try:
+    from playwright.sync_api import Browser, HttpCredentials, Page, sync_playwright
+    from playwright.sync_api import TimeoutError as TooLate
+except ModuleNotFoundError as error:
+    raise SystemExit(f"docs.screenshots needs {error.name}: pip install 'headway[screenshots]'") from None
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 QUIET = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import os
 import re
@@ -354,3 +355,10 @@ def test_the_site_builds_strictly_and_no_page_of_it_loads_anything_from_elsewher
     styles = (path.read_text() for path in (tmp_path / "site").rglob("*.css"))
     assert not any(re.search(r"url\(['\"]?(?:https?:)?//", style) for style in styles)
     assert list((tmp_path / "site").rglob("*.py")) == []
+
+
+def test_who_takes_pictures_without_the_browsers_package_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "playwright.sync_api", None)
+    monkeypatch.delitem(sys.modules, "docs.screenshots", raising=False)
+    with pytest.raises(SystemExit, match=re.escape("pip install 'headway[screenshots]'")):
+        importlib.import_module("docs.screenshots")

@@ -14,11 +14,14 @@ from headway.data_contracts.store.full_disk import is_out_of_space
 from headway.data_contracts.store.regular_files import NotRegular
 
 NO_RIGHT = (errno.EACCES, errno.EPERM)
+MISPLACED = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
+"""A folder lies where a file belongs, or the other way around, or a loop of links."""
 UNUSABLE = (
     *(*NO_RIGHT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.ENXIO),
-    *(errno.ELOOP, errno.ENOTDIR, errno.EHOSTDOWN, errno.ETIMEDOUT),
+    *(errno.EHOSTDOWN, errno.ETIMEDOUT, *MISPLACED),
 )
 """What the system answers of a place that is there and cannot be used: no right to it, or its mount or disk fails."""
+PUT_RIGHT = "Put right what lies at that path, such as a file where a folder belongs, and run again."
 LOCAL = "HEADWAY_LOCAL"
 """Environment: the folder that holds the local sides of remote workspaces; `headway` in the user's cache by default."""
 PRIVATE = 0o700
@@ -133,7 +136,7 @@ def _unusable(place: Path, error: OSError) -> EnvironmentProblem:
         advice = f"Run as who owns it ({_owner(place)}), or have its owner and mode changed."
     elif error.errno == errno.EROFS:
         advice = "Have it mounted for writing, then run again."
-    elif error.errno in (errno.ENOTDIR, errno.ELOOP):
+    elif error.errno in MISPLACED:
         advice = "Put right what lies at that path, or name another workspace with --workspace."
     else:
         advice = "Look after its disk or its mount, then run again: what is finished is in it."
@@ -221,7 +224,7 @@ def naming_the_place(place: str) -> Iterator[None]:
             raise EnvironmentProblem(
                 f"writing is refused ({error.strerror}); nothing was published.",
                 where=place,
-                advice="Check the workspace's owner, mode and mount.",
+                advice=PUT_RIGHT if error.errno in MISPLACED else "Check the workspace's owner, mode and mount.",
             ) from error
         raise
 

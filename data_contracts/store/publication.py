@@ -7,6 +7,7 @@ A reader sees a whole file or none. Paths that come from documents never leave t
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 import uuid
@@ -269,9 +270,10 @@ def _make_folder(folder: Path, mode: int = 0o777) -> list[Path]:
     try:
         folder.mkdir(mode)
         return [folder]
-    except FileExistsError:
+    except FileExistsError as error:
         if not folder.is_dir():
-            raise
+            # Not as if the name of a file in it were taken, which tells a writer that it lost a race.
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
         return []
     except FileNotFoundError:
         above = _make_folder(folder.parent)

@@ -58,11 +58,16 @@ def recorded(workspace: Workspace, stage: str, key: str) -> StageRecord | None:
     """What was written down under this key, whatever became of the files.
 
     Raises:
-        IntegrityError: the record itself is damaged.
+        IntegrityError: the record itself is damaged, or another one lies in its place.
     """
     where = record_path(stage, key)
     data = workspace.read_if_there(where, MAX_RECORD_BYTES)
-    return None if data is None else parse_record(data, where)
+    if data is None:
+        return None
+    record = parse_record(data, where)
+    if (record.stage, record.key) != (stage, key):
+        raise IntegrityError(f"is the record of stage {record.stage}, key {record.key[:12]}.", where=where)
+    return record
 
 
 def parse_record(data: bytes, where: str) -> StageRecord:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,7 @@ def csv_names(path: Path, where: str, options: CsvOptions) -> list[str]:
         DataError: no header, or names that rows cannot have.
     """
     # Only the header is asked for here: a row with more or fewer values has its own time.
-    with _opened(path, where, options, {}, lambda _: "skip") as reader:
+    with _unheard_where_undecodable(), _opened(path, where, options, {}, lambda _: "skip") as reader:
         try:
             names: list[str] = reader.schema.names
         except UnicodeDecodeError:
@@ -66,6 +67,22 @@ def csv_names(path: Path, where: str, options: CsvOptions) -> list[str]:
     named = names[1:] if options.has_header and len(names) > 1 and names[0] == "" else names
     check_names(where, named)
     return named
+
+
+@contextlib.contextmanager
+def _unheard_where_undecodable() -> Iterator[None]:
+    """Arrow decodes a row of more or fewer values for its handler, and prints a traceback where it is no UTF-8."""
+    hook = sys.unraisablehook
+
+    def print_others(event: sys.UnraisableHookArgs) -> None:
+        if not isinstance(event.exc_value, UnicodeDecodeError):
+            hook(event)
+
+    sys.unraisablehook = print_others
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
 
 
 def csv_batches(path: Path, where: str, options: CsvOptions, columns: Mapping[str, str]) -> Iterator[pa.RecordBatch]:

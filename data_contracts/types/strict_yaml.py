@@ -206,17 +206,21 @@ def parse_yaml_model(model_type: type[M], text: str, where: str) -> M:
         model = model_type.model_validate(value)
     except ValidationError as error:
         raise _model_error(model_type, error, root, where) from error
-    if problems := list(_not_numbers(model_type, value, ())):
+    if problems := list(not_numbers(model_type, value)):
         raise _all_of(((_place(location, root), problem) for location, problem in problems), where)
     return model
 
 
-def _not_numbers(model_type: type[BaseModel], value: Any, location: Location) -> Iterator[tuple[Location, str]]:
-    """Numbers that only Python takes for what was meant, such as `true` for 1, and integers that are too large."""
+def not_numbers(model_type: type[BaseModel], value: Any, location: Location = ()) -> Iterator[tuple[Location, str]]:
+    """Numbers that only Python takes for what was meant, such as `true` for 1, and integers that are too large.
+
+    Args:
+        value: what a file has at the location.
+    """
     if isinstance(value, dict | list):
         for part, each in value.items() if isinstance(value, dict) else enumerate(value):
             if isinstance(part, int | str):
-                yield from _not_numbers(model_type, each, (*location, part))
+                yield from not_numbers(model_type, each, (*location, part))
     elif isinstance(value, bool):
         kinds = set(annotations_at(model_type, location))
         if kinds & {int, float} and bool not in kinds and Any not in kinds:

@@ -21,7 +21,7 @@ from rich.text import Text
 from headway.data_contracts.store import plain_text, refs
 from headway.data_contracts.store.documents import Link, RunSpec, Sha256
 from headway.data_contracts.store.errors import ConfigError, IntegrityError
-from headway.data_contracts.store.places import all_named, entries
+from headway.data_contracts.store.places import MISPLACED, all_named, entries
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import count
 from headway.flows.console.console import headed, plain_console
@@ -145,7 +145,30 @@ def _runs(workspace: Workspace) -> list[RunStatus]:
     described = {name[1][:16]: name[1] for name in documents if name}
     # A run of another machine may have published no more than its claim.
     there = {name for top in ("runs", lease_records.OWNERS) for name in workspace.names(top)}
-    return [_run(workspace, name, described.get(name)) for name in sorted(here | there)]
+    return [_run_or_what_lies_there(workspace, name, described.get(name)) for name in sorted(here | there)]
+
+
+def _run_or_what_lies_there(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus:
+    """A loop of links, or a file where a folder belongs, in the place of one run hides none of the others."""
+    try:
+        return _run(workspace, name, described)
+    except IntegrityError as error:
+        problem = error.what
+    except OSError as error:
+        if error.errno not in MISPLACED:
+            raise
+        problem = f"it cannot be read ({error.strerror} at {error.filename})."
+    return RunStatus(
+        run=name,
+        pipeline=_pipeline(workspace, described),
+        is_running=False,
+        owner="",
+        step=None,
+        num_checkpoints=0,
+        finished=False,
+        folder=str(workspace.local_root / "runs" / name),
+        ended=problem,
+    )
 
 
 def read_kept(workspace: Workspace) -> KeptStatus:
@@ -318,7 +341,10 @@ def run_asked(workspace_uri: str, run: str) -> RunStatus:
 
 def _newest_first(status: RunStatus) -> float:
     """By when it was trained: a champion is evaluated again beside each challenger."""
-    return -max((path.stat().st_mtime for path in entries(Path(status.folder) / "attempts")), default=0.0)
+    try:
+        return -max((path.stat().st_mtime for path in entries(Path(status.folder) / "attempts")), default=0.0)
+    except OSError:
+        return 0.0  # its status says what lies there
 
 
 def request_stop(workspace_uri: str, run: str, reason: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
@@ -128,13 +129,18 @@ def _recorded(workspace: Workspace, candidate: Candidate) -> tuple[_ByStep, _ByS
     for event in _events(workspace, candidate.manifest.run):
         if event["event"] == "step.excluded":
             num_excluded += 1
-        elif event["event"] == "step" and isinstance(event.get("loss"), float) and isinstance(event.get("lr"), float):
+        elif event["event"] == "step" and _is_finite(event.get("loss")) and _is_finite(event.get("lr")):
             steps[event["step"]] = {name: event[name] for name in ("step", "loss", "lr", "unix_s")}
-        elif event["event"] == "validation" and isinstance(event.get("value"), float):
+        elif event["event"] == "validation" and "value" in event:
             validations[event["step"]] = {name: event[name] for name in ("metric", "value")}
     if not validations:
         steps = {number: step for number, step in steps.items() if number <= candidate.manifest.step}
     return steps, validations, num_excluded
+
+
+def _is_finite(value: Any) -> bool:
+    # JSON, in which a curve is kept, has no word for what is not.
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _events(workspace: Workspace, run: Link) -> Iterator[dict[str, Any]]:

@@ -67,7 +67,8 @@ def pace_of(run_dir: Path) -> AttemptPace | None:
         spool = AttemptFiles(attempt_folder(run_dir, record.attempt)).rank_spool(0)
         if record.end_unix_s is None or not spool.exists():
             continue
-        steps = [event for event in SpoolTail(spool).stream() if event["event"] == "step"]
+        # What a step took is no part of it that every line has.
+        steps = [each for each in SpoolTail(spool).stream() if each["event"] == "step" and each.get("duration_s")]
         if len(steps) < 2:
             continue
         first_unix_s = float(steps[0]["unix_s"])

@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError, plain_message
-from headway.data_contracts.types.strict_yaml import keys_at, nearest
+from headway.data_contracts.types.strict_yaml import keys_at, nearest, not_numbers
 from headway.tasks.search.rungs import GeometricRungs, levels, require_past_warmup
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.data.splitmix import hash_text
@@ -30,6 +30,8 @@ OF_EPOCHS = ("global_batch_sequences",)
 """What decides the length besides, where passes over rows are asked for."""
 DIGITS = 4
 """That a drawn number has: more say nothing, and a person is to read and keep it."""
+LEAST, MOST = 1e-100, 1e100
+"""In size, of a range's ends: beyond, what lies between them is no number, or no sampler tells it apart."""
 EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
@@ -63,6 +65,12 @@ class Range(Frozen):
         low, high = given[0]
         if not low < high or (self.log_uniform is not None and low <= 0):
             raise ValueError(f"a range goes from less to more, and a logarithm's from more than 0; not {low} to {high}")
+        if any(each and not LEAST <= abs(each) <= MOST for each in (low, high)):
+            raise ValueError(f"the ends of a range are 0, or from {LEAST:g} to {MOST:g} in size; not {low} to {high}")
+        if self.uniform is not None and high - low < max(abs(low), abs(high)) / 10**DIGITS:
+            raise ValueError(
+                f"from {low} to {high} there is no number of {DIGITS} digits, which is what draws have: name the values"
+            )
         return self
 
     def at(self, share: float) -> Value:
@@ -328,6 +336,8 @@ def with_settings(training: TrainingSpec, settings: Mapping[str, Value]) -> Trai
                 advice="Say that branch there; trials vary a setting of it.",
             )
         branch[leaf] = value
+        for _, problem in not_numbers(TrainingSpec, value, (*branches, leaf)):
+            raise ConfigError(f"{name}: {problem}", where=WHERE, advice="Correct it there.")
     try:
         return TrainingSpec.model_validate(values)
     except ValidationError as error:

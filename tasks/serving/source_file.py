@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import shutil
 from collections.abc import Collection, Iterator, Mapping
@@ -19,6 +20,7 @@ from headway.data_contracts.sources.locations import is_remote
 from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.tables import text_table_reader
+from headway.data_contracts.tables.decompressed import opened
 from headway.data_contracts.tables.formats import named_columns
 from headway.data_contracts.tables.parquet_files import pieces, read_batches, reading
 from headway.data_contracts.tables.source_errors import reading_remote
@@ -108,11 +110,35 @@ def _found(file: str, base: Path, csv: CsvOptions, names: Collection[str], folde
         with reading_remote(file), fsspec.open(file, "rb") as stream, path.open("wb") as copy:
             shutil.copyfileobj(stream, copy, 1 << 20)
     if spec.format == "csv":
+        if csv.encoding not in UNICODE:
+            shown = {"encoding": _encoding(path, file, csv, spec.csv)}
+            csv, spec = csv.model_copy(update=shown), spec.model_copy(update={"csv": spec.csv.model_copy(update=shown)})
         as_trained = spec.model_copy(update={"csv": csv, "column_types": {}})
         is_clear = not guessed.unclear_numbers or csv.decimal == spec.csv.delimiter
         as_guessed = as_trained.model_copy(update={"csv": _as_guessed(csv, spec.csv, is_clear=is_clear)})
         spec = as_trained if _divides(as_trained, path, file, names) else as_guessed
     return spec, path
+
+
+UNICODE = ("utf-8", "utf-16")
+CHUNK_BYTES = 1 << 20
+
+
+def _encoding(path: Path, file: str, trained: CsvOptions, guessed: CsvOptions) -> str:
+    """Of a file for a model whose rows were in an older encoding, in which any bytes are some text or other."""
+    if guessed.encoding == "utf-16":
+        return guessed.encoding
+    decoder, has_others = codecs.getincrementaldecoder("utf-8")(), False
+    try:
+        with opened(path, file) as stream:
+            while data := stream.read(CHUNK_BYTES):
+                has_others |= not data.isascii()
+                decoder.decode(data)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return trained.encoding
+    # What is UTF-8 by chance has been seen by nobody; letters of ASCII alone are the same in both.
+    return "utf-8" if has_others else trained.encoding
 
 
 MARKS = ("decimal", "thousands")

@@ -20,13 +20,13 @@ TEXTS = frozenset(
     {
         *("event", "outcome", "process", "flow_run", "job", "run", "trial", "task", "stage", "pipeline", "scope"),
         *("message", "what", "why", "reason", "error", "cause", "state", "part", "shown", "split", "command"),
-        *("path", "folder", "host", "continued_by", "excluded", "checkpoint", "traceparent"),
+        *("path", "folder", "host", "continued_by", "excluded", "checkpoint", "traceparent", "metric"),
     }
 )
 INTEGERS = frozenset(
     {
         *("step", "attempt", "rank", "node", "pid", "num_done", "max_steps", "max_attempts", "window", "num_steps"),
-        *("num_stages", "num_parameters", "source_rows"),
+        *("num_stages", "num_parameters", "source_rows", "best_step", "stale", "patience"),
     }
 )
 COUNTS = frozenset({"tokens", "num_tokens", "world_size", "num_calls", "size_bytes", "memory_bytes", "sent_bytes"})
@@ -46,9 +46,12 @@ NEEDED: Mapping[str, frozenset[str]] = MappingProxyType(
         "run.folder": frozenset({"path"}),
         "model": frozenset({"world_size"}),
         "task": frozenset({"task"}),
+        "validation": frozenset({"step", "metric"}),
     }
 )
 """What an event is read for by name."""
+VALIDATED = frozenset({"value", "best_step", "stale"})
+"""Besides, of a validation that was not broken off."""
 SUMMARY, QUANTILES = "steps", frozenset({"grad_norm"})
 """The event that sums many steps up, and what it has quantiles of where a step has a figure."""
 
@@ -62,6 +65,8 @@ def parse_event(line: bytes) -> dict[str, Any] | None:
     if not isinstance(event, dict) or not isinstance(name := event.get("event"), str):
         return None
     needed = NEEDED.get(name, frozenset()) | {"unix_s"} | ({"duration_s"} if "outcome" in event else set())
+    if name == "validation" and "value" in event:
+        needed |= VALIDATED
     quantiles = QUANTILES if name == SUMMARY else ()
     is_whole = all(event.get(field) is not None for field in needed)
     if not is_whole or not all(
@@ -116,6 +121,10 @@ def _is_figure(value: Any) -> bool:
     return _is_number(value) or _is_number_in_words(value)
 
 
+def _is_finite(value: Any) -> bool:
+    return _is_number(value) and math.isfinite(value)
+
+
 def _is_traffic(value: Any) -> bool:
     """Costs by kind of collectives, which are labels of metrics."""
     return (
@@ -147,6 +156,12 @@ _KINDS: Mapping[str, Callable[[Any], bool]] = MappingProxyType(
         **dict.fromkeys(COUNTS, _is_count),
         **dict.fromkeys(NUMBERS, _is_figure),
         **dict.fromkeys(MAPPINGS, _is_mapping),
-        **{"traffic": _is_traffic, "ranks": _are_ranks, "unix_s": _is_moment, "duration_s": _is_duration},
+        **{
+            "traffic": _is_traffic,
+            "ranks": _are_ranks,
+            "unix_s": _is_moment,
+            "duration_s": _is_duration,
+            "value": _is_finite,
+        },
     }
 )

@@ -214,6 +214,30 @@ def failing(error_number: int) -> Callable[..., Any]:
     return write_half
 
 
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("what", ["file", "fifo", "dangling link"])
+def test_what_lies_where_a_folder_belongs_is_said_and_is_no_lost_race(
+    folder: Workspace, what: str, exclusive: bool
+) -> None:
+    place = folder.local_path("a")
+    match what:
+        case "file":
+            place.write_bytes(b"x")
+        case "fifo":
+            os.mkfifo(place)
+        case _:
+            place.symlink_to("nowhere")
+    with pytest.raises(EnvironmentProblem, match="writing is refused") as caught:
+        folder.publish("a/b", b"x", exclusive=exclusive)
+    assert "that path" in caught.value.advice
+
+
+def test_a_folder_where_a_file_belongs_is_said(folder: Workspace) -> None:
+    folder.local_path("a").mkdir()
+    with pytest.raises(EnvironmentProblem, match="Is a directory"):
+        folder.publish("a", b"x")
+
+
 @pytest.mark.parametrize(
     ("error_number", "message"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -354,3 +355,15 @@ def test_a_moment_is_what_python_takes_for_one_and_no_other_day_of_the_calendar(
 def test_a_format_without_a_date_or_of_unknown_parts_is_refused(wrong: str) -> None:
     with pytest.raises(ValidationError, match=r"needs a day|is not read"):
         CsvOptions(timestamp_formats=(wrong,))
+
+
+def test_a_ragged_row_that_is_no_utf8_is_refused_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"a,b\n1,2\n\xe9,2,3\n")
+    printed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    with pytest.raises(DataError, match="row 3"):
+        csv_names(path, "a.csv", CsvOptions())
+    assert printed == []

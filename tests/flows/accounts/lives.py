@@ -103,7 +103,7 @@ class Life:
         for step, at_s in steps:
             _write(ledger, _span("step", at_s, at_s + 1.0) | {"step": step, **STEP})
         for step, value in validated:
-            figure = {"step": step, "value": value, "metric": "log_loss"}
+            figure = {"step": step, "value": value, "metric": "log_loss", "best_step": step, "stale": 0}
             _write(ledger, _span("validation", begin_s, begin_s) | figure)
         for alarm in alarms:
             _write(ledger, {"event": "guard", "unix_s": begin_s, "alarm": alarm, "action": "skip", "step": 1})

@@ -29,6 +29,7 @@ from headway.flows.show.status import (
     print_status,
     read_status,
     request_stop,
+    run_asked,
     watch,
 )
 from headway.tasks.ownership.pipeline_history import FailedRetrain, FinishedRetrain, PipelineEvent, ref_of
@@ -281,6 +282,27 @@ def test_refs_that_are_gone_are_no_new_workspace(tmp_path: Path) -> None:
 
 def test_an_empty_workspace_says_so() -> None:
     assert {"no models yet", "no runs yet"} <= set(shown(Status(workspace="/workspace", models=[], runs=[])))
+
+
+@pytest.mark.parametrize("place", ["", "attempts", "checkpoints", "owner.lock", "attempts.jsonl", "result.json"])
+@pytest.mark.parametrize("what", ["loop", "file", "fifo"])
+def test_what_lies_in_the_place_of_a_run_keeps_nobody_from_seeing_the_others(
+    tmp_path: Path, place: str, what: str
+) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    good, bad = (workspace.local_path(f"runs/{digit * 16}") for digit in "ab")
+    (good / "checkpoints").mkdir(parents=True)
+    path = bad / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    match what:
+        case "loop":
+            path.symlink_to(path.name)
+        case "file":
+            path.write_bytes(b"{")
+        case _:
+            os.mkfifo(path)
+    assert {run.run for run in read_status(workspace.uri).runs} == {"a" * 16, "b" * 16}
+    assert run_asked(workspace.uri, "a").run == "a" * 16 and run_asked(workspace.uri, "").run
 
 
 def test_a_run_is_known_by_its_pipeline_as_long_as_its_document_is_whole(tmp_path: Path) -> None:

@@ -91,6 +91,16 @@ def test_what_went_bad_is_made_again_as_it_was_and_told(stage: Stage, paths, wha
     assert stage.run() == 2
 
 
+def test_a_record_that_lies_in_the_place_of_another_is_none(stage: Stage, paths) -> None:
+    stage.run()
+    other = stage.context.workspace.local_path(
+        stages.record_path("register", stages.stage_key("register", {**INPUTS, "code": "2"}))
+    )
+    stage.run(code="2")
+    other.write_bytes(paths["record"].read_bytes())
+    assert [stage.run(code="2"), stage.run(code="2"), stage.run()] == [3, 3, 3] and len(stage.damaged()) == 1
+
+
 def test_what_is_cleaned_away_while_it_is_found_is_made_again(stage: Stage, paths, monkeypatch) -> None:
     stage.run()
     real = stages.find

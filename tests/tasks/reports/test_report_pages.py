@@ -7,6 +7,7 @@ import math
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -146,6 +147,14 @@ def step(number: int, loss: float, *, event: str = "step") -> str:
     return json.dumps({"event": event, "unix_s": 1e9 + number, "step": number, "loss": loss, "lr": 0.1})
 
 
+NO_VALIDATIONS: list[dict[str, Any]] = [
+    {"value": 0.5},
+    {"value": 0.5, "step": 1},
+    {"value": float("nan"), "step": 1, "metric": "log_loss"},
+    {"value": 0.5, "step": 1, "metric": 7},
+]
+
+
 def test_a_curve_is_of_the_steps_that_made_the_checkpoint_each_as_it_was_done_last(workspace, register):
     registration, _ = register(1)
     candidate = read_candidate(workspace, registration_of(workspace, registration).checkpoint)
@@ -153,6 +162,8 @@ def test_a_curve_is_of_the_steps_that_made_the_checkpoint_each_as_it_was_done_la
     last = candidate.manifest.step
     lines = {1: [step(1, 9.0), step(2, 8.0)], 2: [step(2, 7.0), step(2, 5.0, event="step.excluded")]}
     lines[2] += [step(number, 1.0) for number in range(3, last + 1)] + [step(last + 1, 0.5), "torn {"]
+    lines[2] += [step(last, float("nan")), step(last, float("inf"))]
+    lines[2] += [json.dumps({"event": "validation", "unix_s": 1e9} | each) for each in NO_VALIDATIONS]
     for attempt, events in lines.items():
         folder = workspace.local_path(f"{run_folder(candidate.manifest.run)}/attempts/{attempt}/ledger")
         folder.mkdir(parents=True)
@@ -160,7 +171,7 @@ def test_a_curve_is_of_the_steps_that_made_the_checkpoint_each_as_it_was_done_la
     kept = publish_curve(workspace, candidate)
     curve = read_curve(workspace, candidate.checkpoint)
     assert kept is not None and curve is not None and curve.num_excluded == 1
-    assert curve.step[-1] == last and curve.loss[:2] == (9.0, 7.0)[: len(curve.loss)]
+    assert curve.validated == () and curve.step[-1] == last and curve.loss[:2] == (9.0, 7.0)[: len(curve.loss)]
 
 
 def registration_of(workspace, link):

@@ -44,6 +44,12 @@ def test_a_number_with_an_exponent_is_one() -> None:
     assert settings({"recipe.model.norm": ["layer", "1e-3x"]})[1] == {"recipe.model.norm": "1e-3x"}
 
 
+@pytest.mark.parametrize(("name", "value"), [("max_steps", True), ("optimizer.lr", True), ("seed", 2**60)])
+def test_what_is_no_number_in_a_pipeline_file_is_none_in_a_trial(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: a number"):
+        settings({name: [value]})
+
+
 def test_a_grid_is_of_different_settings() -> None:
     assert len(settings({"optimizer.lr": [0.1, 0.1, 0.2]})) == 2
     assert len(settings({"max_steps": [50, 50]})) == 1, "as the file has it"
@@ -128,7 +134,11 @@ def test_a_rung_beyond_the_iterations_of_trees_is_refused_before_rows_are_there(
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {"uniform": [1, 1]}, {"log_uniform": [0, 1]}, {"uniform": [0, 1], "integer": [0, 1]}, {"integer": [0.5, 2]}],
+    [
+        *({}, {"uniform": [1, 1]}, {"log_uniform": [0, 1]}, {"uniform": [0, 1], "integer": [0, 1]}),
+        *({"integer": [0.5, 2]}, {"uniform": [-1e308, 1e308]}, {"log_uniform": [1e-320, 1e308]}),
+        *({"uniform": [5e-324, 1e-323]}, {"uniform": [0.12341, 0.12342]}),
+    ],
 )
 def test_what_is_no_range_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):

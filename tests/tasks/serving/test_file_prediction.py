@@ -96,6 +96,24 @@ def test_marks_of_numbers_are_those_of_the_file_and_not_of_training(tmp_path: Pa
 
 
 @pytest.mark.process
+@pytest.mark.parametrize(
+    ("trained", "written", "delimiter", "text"),
+    [
+        ("cp1252", "utf-8", ",", "é7"),
+        ("cp1252", "utf-8-sig", ";", "é7"),
+        ("cp1252", "cp1252", ";", "é7"),
+        ("cp1251", "cp1251", ";", "Москва"),
+        ("shift_jis", "utf-16", ";", "東京"),
+    ],
+)
+def test_letters_are_those_of_the_file(tmp_path: Path, trained: str, written: str, delimiter: str, text: str) -> None:
+    lines = f"id,age,grade,plan\n{text},30,1,pro\n".replace(",", delimiter)
+    (tmp_path / "rows.csv").write_bytes(lines.encode(written))
+    predicted(tmp_path, "rows.csv", "out.jsonl", csv=CsvOptions(encoding=trained), key=("id",))
+    assert [each["id"] for each in rows_of(tmp_path / "out.jsonl")] == [text]
+
+
+@pytest.mark.process
 def test_nulls_are_spelt_as_in_training_and_predicted_as_null_on_request(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("age,grade,plan\n30,1,pro\nNA,NA,NA\n40,NA,pro\n")
     options = CsvOptions(nulls=("NA",))

@@ -15,6 +15,7 @@ from headway.training.observe.ledger_lines import parse_event
 from headway.training.observe.step_summary import summarise_steps
 
 GOOD = {"event": "step", "unix_s": 1.0, "step": 7, "duration_s": 0.5, "loss": 2.0}
+VALIDATED = {"event": "validation", "metric": "log_loss", "value": 0.5, "best_step": 7, "stale": 0, "patience": None}
 NONE = {
     "deep lists": b"[" * 5_000,
     "deep objects": b'{"a":' * 5_000,
@@ -47,6 +48,12 @@ NONE = {
             "a norm that is a list": {"grad_norm": []},
             "traffic without figures": {"traffic": {"all_reduce": None}},
             "traffic in words": {"traffic": {"all_reduce": {"num_calls": "x", "sent_bytes": 0, "busy_s": 0.0}}},
+            "a validation that says not what was best": {"event": "validation", "value": 0.5, "metric": "log_loss"},
+            "a validation of no measure": VALIDATED | {"metric": None},
+            "a validation of null": VALIDATED | {"value": None},
+            "a validation in words": VALIDATED | {"value": "good"},
+            "a best step in words": VALIDATED | {"best_step": "7"},
+            "a patience that is a list": VALIDATED | {"patience": []},
             "traffic of 400 digits": {"traffic": {"all_reduce": {"num_calls": 10**400, "sent_bytes": 0, "busy_s": 0}}},
         }.items()
     },
