@@ -91,7 +91,7 @@ OURS = ("tests", "benchmarks", "docs")
 """Packages of the checkout that no program of Headway's has imported."""
 PREFECTS = ("prefect", "prefect.engine", "prefect.flow_engine", SUPERVISOR)
 """Modules, and names of scripts, that import Prefect before anything of Headway's."""
-COMMANDS = ("headway", "tests.shared_prefect", *PREFECTS)
+COMMANDS = ("headway", "tests.shared_prefect", "tests/e2e/shipped_call.py", *PREFECTS)
 """What starts programs in its turn."""
 GIVEN = (
     *("args", "executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env", "startupinfo"),
