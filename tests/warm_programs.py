@@ -54,6 +54,17 @@ FLAGS = frozenset({"-P", "-u"})
 PASSED_BY = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 """Signals to a command's whole process group, in which its process that forks stays: it ends with the command."""
 LENGTH = struct.Struct("!I")
+WITHOUT_PREFECT = frozenset(
+    {
+        "headway.data_contracts.tables.text_table_process",
+        "headway.training.data.encode.host",
+        "headway.training.programs.first_step",
+        "headway.training.programs.rehearsal",
+        "headway/training/launch/node/fork_server.py",
+        "tests.training.nursery",
+    }
+)
+"""Programs that never import Prefect, whose settings and logging would cost each a sixth of a second of a core."""
 HELPERS = frozenset(
     {
         "headway",
@@ -80,7 +91,7 @@ OURS = ("tests", "benchmarks", "docs")
 """Packages of the checkout that no program of Headway's has imported."""
 PREFECTS = ("prefect", "prefect.engine", "prefect.flow_engine", SUPERVISOR)
 """Modules, and names of scripts, that import Prefect before anything of Headway's."""
-COMMANDS = ("headway", "tests.shared_prefect", *PREFECTS)
+COMMANDS = ("headway", "tests.shared_prefect", "tests/e2e/shipped_call.py", *PREFECTS)
 """What starts programs in its turn."""
 GIVEN = (
     *("args", "executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env", "startupinfo"),
@@ -332,7 +343,9 @@ def _begin(told: dict[str, Any], given: list[int], tells_number: int, adopted: i
     if _is_one_of(COMMANDS, command):
         start_starter([])
         _forked = STARTED_BY_COMMANDS
-    if "prefect.main" in sys.modules:
+    if _is_one_of(WITHOUT_PREFECT, command):
+        logging.getLogger().handlers.clear()
+    elif "prefect.main" in sys.modules:
         _import_prefect_anew(is_prepared=not _is_one_of(PREFECTS, command))
         _live_in(environment)  # a program of Headway's prepares its own, and others have no part in it
     try:

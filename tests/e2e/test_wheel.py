@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests import wheels
 from tests.prefect_tables import new_prefect_home
+from tests.warm_programs import run_program
 
 OF_THE_PROJECT = ("training", "tasks", "flows", "tests", "data_contracts", "deployments")
 ASK = """
@@ -18,19 +22,7 @@ model = headway.load_table_model("models:/demo@champion")
 encoded = model.encode([dict.fromkeys(model.fitted_types, 1.0)])
 print(len(model.graph(torch.from_numpy(encoded["numeric"]))))
 """
-CALL = """
-import contextlib, os, signal, sys
-os.environ["HEADWAY_PREFECT_RECORDS"] = "1"
-import headway, psutil, training
-caught = signal.getsignal(signal.SIGTERM)
-with contextlib.redirect_stdout(sys.stderr):
-    first, second = headway.retrain("breast-cancer"), headway.retrain("breast-cancer")
-assert first.is_champion and "launch" in first.stages_run and "launch" in second.stages_found
-assert signal.getsignal(signal.SIGTERM) == caught
-alive = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-servers = [child for child in alive if "prefect_api" in " ".join(child.cmdline())]
-assert len(servers) == 1, "the second shares the server of the first"
-"""
+CALL = Path(__file__).with_name("shipped_call.py")
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +61,17 @@ def test_a_new_project_retrains_on_a_recipe_of_its_own_and_its_model_answers(ins
     assert asked.stdout.strip() == "1"
 
 
-def test_a_shipped_pipeline_retrains_by_a_call_and_calls_share_a_server(installed: Path, tmp_path: Path) -> None:
-    (with_folders_of_its_own(tmp_path) / "call.py").write_text(CALL)
-    called = wheels.run(installed, "call.py", cwd=tmp_path)
+@pytest.mark.parametrize("is_wheel", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["checkout", "wheel"])
+def test_a_shipped_pipeline_retrains_by_a_call_and_calls_share_a_server(
+    request: pytest.FixtureRequest, tmp_path: Path, is_wheel: bool
+) -> None:
+    """Of the wheel the test above asks all that a checkout may hide; there all of it is imported afresh."""
+    call = shutil.copy(CALL, with_folders_of_its_own(tmp_path))
+    if is_wheel:
+        called = wheels.run(request.getfixturevalue("installed"), call, cwd=tmp_path)
+    else:
+        home = new_prefect_home(tmp_path / "prefect")
+        ours = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "HEADWAY_"))}
+        environment = {**ours, "PREFECT_HOME": str(home), "PYTHONPATH": str(tmp_path)}
+        called = run_program([sys.executable, CALL], cwd=tmp_path, env=environment)
     assert called.returncode == 0, called.stderr

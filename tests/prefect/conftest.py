@@ -13,7 +13,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -311,6 +311,29 @@ def training_run(deployed: Service, worker: subprocess.Popen[bytes]) -> Iterator
     yield flow_run
     # One whose worker a test killed would keep the only place of its deployment, and with it the next test's run.
     deployed.api(f"flow_runs/{flow_run}/set_state", {"state": {"type": "CRASHED"}, "force": True})
+
+
+@contextlib.contextmanager
+def halted_ranks(workspace: Path) -> Iterator[list[int]]:
+    """Those of the newest attempt stand still: a training without end would take all of the processor meanwhile."""
+    attempt = max(workspace.glob("runs/*/attempts/*/rank-0.json"), key=lambda path: path.stat().st_mtime).parent
+    pids = [json.loads(path.read_bytes())["pid"] for path in attempt.glob("rank-?.json")]
+    send(pids, signal.SIGSTOP)
+    try:
+        yield pids
+    finally:
+        send(pids, signal.SIGCONT)
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    """To those that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def guard_states(workspace: Path) -> set[str]:
+    return {json.loads(path.read_bytes())["state"] for path in workspace.glob("runs/*/attempts/*/node-?.json")}
 
 
 def steps_in(workspace: Path) -> int:

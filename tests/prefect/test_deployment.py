@@ -15,8 +15,9 @@ from rich.console import Console
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.deploy.deploying import deploy
 from headway.tasks.registry.model_refs import versions
+from tests.waiting import wait_until
 
-from .conftest import working
+from .conftest import POLL_EVERY_S, guard_states, halted_ranks, working
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GONE_WITHIN_S = 30.0
@@ -213,15 +214,18 @@ def test_cancelling_leaves_no_process_and_keeps_a_checkpoint(
     deployed: Any, training_run: str, worker: subprocess.Popen[bytes], others: set[int]
 ) -> None:
     assert deployed.processes() - others, "ranks are running"
-    assert deployed.prefect("flow-run", "cancel", training_run, cwd=deployed.folder).returncode == 0
-    # Prefect takes its time to tell the flow; from then on it is ours.
+    workspace = deployed.folder / "workspace"
+    with halted_ranks(workspace):
+        assert deployed.prefect("flow-run", "cancel", training_run, cwd=deployed.folder).returncode == 0
+        # Prefect takes its time to tell the flow; from then on it is ours.
+        wait_until(lambda: "stopping" in guard_states(workspace), what="the guard's stop", every_s=POLL_EVERY_S)
     state = deployed.wait_for_end(training_run, within_s=PATIENT_S)
     assert state["type"] == "CANCELLED", state
     deadline = time.monotonic() + GONE_WITHIN_S
     while (left := deployed.processes() - others) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left
-    spools = (deployed.folder / "workspace").glob("runs/*/attempts/*/ledger/rank-0.jsonl")
+    spools = workspace.glob("runs/*/attempts/*/ledger/rank-0.jsonl")
     cancelled = max(spools, key=lambda path: path.stat().st_mtime).parents[3]
     assert any(cancelled.glob("checkpoints/*/manifest.json")), "it kept a checkpoint"
 

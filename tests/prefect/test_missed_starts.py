@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.prefect.conftest import POLL_EVERY_S, QUEUE, steps_in, working
+from tests.prefect.conftest import POLL_EVERY_S, QUEUE, halted_ranks, send, steps_in, working
 from tests.waiting import wait_until
 
 NOW = datetime.datetime.now(datetime.UTC)
@@ -67,6 +67,8 @@ class Late:
     """Of the three starts, when one of them trains."""
     ran: str
     """The one that does."""
+    ranks: list[int]
+    """Its own, which stand still."""
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +85,9 @@ def late(starts: Starts) -> Iterator[Late]:
     before = steps_in(workspace)
     with working(starts.service, is_fresh=False) as worker:
         wait_until(lambda: steps_in(workspace) > before, 600, "the first steps", every_s=POLL_EVERY_S)
-        (ran,) = (run for run in runs if starts.service.state(run)["type"] == "RUNNING")
-        yield Late(worker, starts.names(runs), ran)
+        with halted_ranks(workspace) as ranks:
+            (ran,) = (run for run in runs if starts.service.state(run)["type"] == "RUNNING")
+            yield Late(worker, starts.names(runs), ran, ranks)
     starts.set(ran, "CRASHED", force=True)  # it would keep the only place of its deployment
 
 
@@ -117,6 +120,7 @@ def test_the_page_of_a_run_has_the_lines_that_a_terminal_shows(late: Late, start
 def test_a_killed_worker_leaves_no_process(late: Late, starts: Starts) -> None:
     """It takes its flow, guards, agents and ranks along: nobody else could stop them."""
     assert len(starts.service.processes()) > 5
+    send(late.ranks, signal.SIGCONT)
     os.kill(late.worker.pid, signal.SIGKILL)
     wait_until(lambda: len(starts.service.processes()) == 1, what="the end of all but the server")
     ledger = starts.service.folder / "workspace" / "ledger" / late.ran / "flow.jsonl"

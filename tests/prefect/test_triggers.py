@@ -65,6 +65,20 @@ class Watched:
         found: list[dict[str, Any]] = self.service.api("flow_runs/filter", requested)
         return sorted(found, key=lambda run: run["created"])
 
+    def forget_runs(self, name: str) -> None:
+        """But those that a schedule has planned."""
+        if name in self.names():
+            for run in self.runs(name):
+                if not run["auto_scheduled"]:
+                    self.set(run["id"], "CANCELLED")  # so that it keeps no place of its deployment
+                    self.service.api(f"flow_runs/{run['id']}", method="DELETE")
+
+    def names(self) -> set[str]:
+        """Of deployments."""
+        flows = {each["id"]: each["name"] for each in self.service.api("flows/filter", {})}
+        found = self.service.api("deployments/filter", {})
+        return {f"{flows[each['flow_id']]}/{each['name']}" for each in found}
+
     def run(self, name: str) -> str:
         return str(self.service.api(f"deployments/{self.id(name)}/create_flow_run", {})["id"])
 
@@ -91,23 +105,42 @@ class Watched:
         return [name for name in names if name.startswith("watched ")]
 
 
-@pytest.fixture
-def watched(service: Any, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    folder = tmp_path / "watched"
+@pytest.fixture(scope="module")
+def deployed_once(service: Any, project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the project: to deploy costs more than most of the tests do afterwards."""
+    folder = tmp_path_factory.mktemp("triggers") / "watched"
     shutil.copytree(project, folder)
     (folder / "deployments" / "refused.yaml").unlink()
     (folder / "deployments" / "profiles.yaml").write_text(PROFILES.replace("KEPT", str(folder / "workspace")))
     with (folder / "deployments" / "tiny.yaml").open("a") as file:
         file.write(TRIGGERS)
-    monkeypatch.setenv("HEADWAY_PROJECT", str(folder))
-    made = Watched(service, folder)
     with service.configured():
-        made.deploy()
-        yield made
+        Watched(service, folder).deploy()
+    yield folder
+    with service.configured():
         for path in ("automations", "deployments", "v2/concurrency_limits", "work_pools"):
             for each in service.api(f"{path}/filter", {}):
                 if "headway:watched:" in str(each):
                     service.api(f"{path}/{each['name'] if path == 'work_pools' else each['id']}", method="DELETE")
+
+
+@pytest.fixture
+def watched(service: Any, deployed_once: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    """As if nothing had run yet, with a workspace that is new and sources and pipelines as they were."""
+    folder, tiny = deployed_once, deployed_once / "deployments" / "tiny.yaml"
+    monkeypatch.setenv("HEADWAY_PROJECT", str(folder))
+    before, sources = tiny.read_text(), {*(folder / "sources").iterdir()}
+    made = Watched(service, folder)
+    with service.configured():
+        yield made
+        for name in ("retrain/tiny-watched", "retrain/endless-watched", "watch/tiny-watched"):
+            made.forget_runs(name)
+        if tiny.read_text() != before:
+            tiny.write_text(before)
+            made.deploy()
+    for path in {*(folder / "sources").iterdir()} - sources:
+        path.unlink()
+    shutil.rmtree(made.workspace.uri)
 
 
 def test_deployed_twice_the_second_time_changes_nothing(watched: Watched) -> None:

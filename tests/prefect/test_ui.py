@@ -92,13 +92,6 @@ def running(folder: Path, until: str) -> Iterator[Ui]:
         sweep(TOKEN, token)
 
 
-@pytest.fixture
-def ui(folder: Path) -> Iterator[Ui]:
-    """One that is ready."""
-    with running(folder, "Ctrl-C") as made:
-        yield made
-
-
 @pytest.fixture(scope="module")
 def same_ui(folder: Path) -> Iterator[Ui]:
     """One that is ready, for all who ask it alone, and at last for the test that ends it."""
@@ -247,11 +240,14 @@ def reapers(ui: Ui) -> list[int]:
     return [pid for pid in processes_with(TOKEN, ui.token) if b"headway.training.launch.node.reaper" in cmdline(pid)]
 
 
-def test_servers_do_not_outlive_a_killed_command_not_even_halted_ones(ui: Ui) -> None:
-    for pid in set(processes_with(TOKEN, ui.token)) - {*reapers(ui), ui.process.pid}:
+def test_servers_do_not_outlive_a_killed_command_not_even_halted_ones(starting: Ui) -> None:
+    wait_until(lambda: len(reapers(starting)) == 2, what="a reaper for each server")
+    servers = set(processes_with(TOKEN, starting.token)) - {*reapers(starting), starting.process.pid}
+    assert len(servers) >= 2
+    for pid in servers:
         os.kill(pid, signal.SIGSTOP)
-    ui.process.kill()
-    ui.wait_until_gone()
+    starting.process.kill()
+    starting.wait_until_gone()
 
 
 def cmdline(pid: int) -> bytes:

@@ -73,11 +73,12 @@ class Race:
         self.go.touch()
         last = 0
         while self.writers.poll() is None:
+            looked_s = time.monotonic()
             now = refs.current(self.workspace, CHAMPION)
             assert now is not None and now.number >= last, "the history went backwards"
             last = now.number
             assert self.seen.setdefault(now.number, now.target) == now.target, "two champions"
-            time.sleep(0.02)  # the writers need the processor, and the store, as well
+            time.sleep(0.02 + 4 * (time.monotonic() - looked_s))  # the writers need processor and store as well
         assert self.writers.returncode == 0, self.writers.communicate(timeout=DEADLINE_S)
         return [json.loads(message.read_bytes()) for message in self.message]
 

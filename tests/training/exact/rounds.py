@@ -31,11 +31,17 @@ def run(folder: Path, rounds: list[Found]) -> list[list[Found]]:
     ]
 
 
-def resumes(seed: int, num_steps: int, cases: Sequence[str]) -> list[Found]:
+def changing_worlds(draw: random.Random, sizes: Sequence[int]) -> list[int]:
+    """Four numbers of ranks, each another than the one before."""
+    drawn = draw.sample(sizes, len(sizes))
+    return [*drawn, *drawn][:4]
+
+
+def resumes(seed: int, num_steps: int, cases: Sequence[str], sizes: Sequence[int]) -> list[Found]:
     """Rounds from step 0 to the last, cut at random and each on another number of ranks."""
     draw = random.Random(seed)
     cuts = [0, *sorted(draw.sample(range(1, num_steps), 3)), num_steps]
-    worlds = draw.sample([1, 2, 4, 8], 4)
+    worlds = changing_worlds(draw, sizes)
     return [
         {"world_size": world, "chain": "resumed", "cases": dict.fromkeys(cases, (first, last))}
         for world, first, last in zip(worlds, cuts, cuts[1:], strict=False)

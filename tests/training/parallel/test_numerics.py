@@ -149,10 +149,11 @@ def test_compressed_gradients_travel_in_half_the_bytes_and_train_alike(train, me
     assert compressed["losses"] != plain["losses"]
 
 
-def test_compiled_blocks_follow_eager_ones(train):
-    """By hand also on DDP, tensor parallel, and a pipeline that recomputes: minutes of compiler time."""
+@pytest.mark.parametrize(("world_size", "mesh"), [(1, {}), at_length(2, {"shard": 2})], ids=["alone", "fsdp2"])
+def test_compiled_blocks_follow_eager_ones(train, world_size, mesh):
+    """By hand also on DDP, tensor parallel, and a pipeline that recomputes: minutes of compiler time for each rank."""
     one_block = {"name": "language-model", "model": {"width": 32, "depth": 1, "heads": 4, "hidden": 48}}
-    compiled = train(2, compile=True, recipe=one_block, parallel={**FAST, "shard": 2})
+    compiled = train(world_size, compile=True, recipe=one_block, parallel={**FAST, **mesh})
     close(compiled, train(1, recipe=one_block))
 
 

@@ -176,7 +176,7 @@ def test_a_disk_that_damages_each_best_checkpoint_ends_the_run_with_a_word(valid
             _damage(manifest, damaged)
         return rank.poll() is not None
 
-    until(has_ended, what="its end")
+    until(has_ended, what="its end", every_s=0.05)  # a checkpoint is good for longer, and the rank needs the processor
     assert rank.wait(DEADLINE_S) == IntegrityError.exit_code, validated.log(tmp_path)
     assert "that validated best was no longer good 3 times" in validated.log(tmp_path)
 
