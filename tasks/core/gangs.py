@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from headway.data_contracts.store.documents import RunSpec
-from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.errors import ConfigError, RanksLost
 from headway.data_contracts.store.places import LOCAL
 from headway.tasks.core.context import RunContext
 from headway.training.launch.base.gang import Gang, LaunchSpec, for_stepless_work
@@ -114,6 +114,7 @@ def run_side_by_side(
     begin: Callable[[int], Watched | None],
     *,
     tolerable: Tolerable,
+    again: Callable[[int, RanksLost], object],
     ended: Ended,
 ) -> None:
     """Have several gangs train at a time beside this flow; see `supervise_all`."""
@@ -124,6 +125,7 @@ def run_side_by_side(
         ledger=context.ledger,
         budget_scope=context.budget_scope,
         tolerable=tolerable,
+        again=again,
         ended=ended,
     )
 

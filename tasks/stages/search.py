@@ -13,6 +13,7 @@ from headway.data_contracts.store.documents import Interval, Link
 from headway.data_contracts.store.errors import TrainingFailed
 from headway.data_contracts.types.report_text import count
 from headway.tasks.core.context import RunContext
+from headway.tasks.core.devices import UnlimitedDevices
 from headway.tasks.search.pace import pace_of, require_worthwhile
 from headway.tasks.search.proposals import PastTrial, next_round
 from headway.tasks.search.rungs import RungScore, num_promoted, promoted, require_past_warmup, too_short
@@ -143,6 +144,7 @@ class _Search:
         self._scoring, self._manifest, self._uri = scoring, manifest, tracking_uri
         self._levels = levels
         self._room: Room | None = None
+        self._num_threads = 0
         self._trials: dict[int, SearchedTrial] = {}
         self._has_looked_at_pace = len(levels) == 1 or not spec.min_starts
 
@@ -226,14 +228,26 @@ class _Search:
 
     def _trained(self, planned: Sequence[PlannedTrial], to_step: int | None) -> list[TrialResult]:
         """With their scores, the best first, and those that failed last."""
-        evaluation, launch, at_most = self._scoring.evaluation, self._scoring.launch, self._spec.max_parallel
-        if self._room is None and not launch.is_detached:
-            num_threads = max(each.trial.training.num_threads for each in planned)
-            self._room = room_for(launch, num_threads, at_most or self._spec.max_trials)
-        at_once = at_most or AT_ONCE
-        trained = train_trials(self._context, planned, launch, self._uri, at_once, evaluation, to_step, room=self._room)
+        evaluation, launch = self._scoring.evaluation, self._scoring.launch
+        room = None if launch.is_detached else self._room_for(planned)
+        at_once = self._spec.max_parallel or AT_ONCE
+        trained = train_trials(self._context, planned, launch, self._uri, at_once, evaluation, to_step, room)
         self._look_at_pace(planned[0].run)
         return rank_trials(self._context, self._scoring, trained, to_step)
+
+    def _room_for(self, planned: Sequence[PlannedTrial]) -> Room:
+        trainings = [each.trial.training for each in planned]
+        num_threads = max(each.num_threads for each in trainings)
+        if self._room is None or num_threads > self._num_threads:
+            at_most = self._spec.max_parallel or self._spec.max_trials
+            # Whoever counts devices has counted those of one gang.
+            if not isinstance(self._context.devices, UnlimitedDevices):
+                at_most = 1
+            uses_gpus = not all(each.grows_trees for each in trainings)
+            largest_bytes = 0 if self._room is None else self._room.largest_bytes
+            self._room = room_for(self._scoring.launch, num_threads, at_most, uses_gpus=uses_gpus)
+            self._room.largest_bytes, self._num_threads = largest_bytes, num_threads
+        return self._room
 
     def _ranked(self) -> list[SearchedTrial]:
         def of(trial: SearchedTrial) -> tuple[bool, int, tuple[float, int]]:
@@ -254,16 +268,20 @@ class _Search:
         return compare_finalists(self._context, self._scoring, first, second)
 
     def _train_with_other_seeds(self, finalists: Sequence[SearchedTrial]) -> None:
-        trials = [
-            each.result.trial.with_other_seed(number)
-            for number in range(1, self._spec.finalist_seeds)
+        numbers = range(1, self._spec.finalist_seeds)
+        if not numbers:
+            return
+        # Each on the code of its own run, whatever was edited meanwhile.
+        by_finalist = [
+            describe_trials(
+                self._context,
+                [each.result.trial.with_other_seed(number) for number in numbers],
+                self._manifest,
+                each.result.planned.settled.run,
+            )
             for each in finalists
         ]
-        if not trials:
-            return
-        beside = finalists[0].result.planned.settled.run
-        planned = describe_trials(self._context, trials, self._manifest, beside)
-        trained = self._trained(planned, None)
+        trained = self._trained([each for pair in zip(*by_finalist, strict=True) for each in pair], None)
         for result in sorted(trained, key=lambda each: each.trial.training.seed):
             self._trials[result.trial.number].other_seeds.append(result)
 

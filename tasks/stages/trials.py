@@ -10,15 +10,16 @@ from typing import Any, ClassVar, NamedTuple
 
 from headway.data_contracts.store import stages
 from headway.data_contracts.store.documents import Document, Link, RunSpec
-from headway.data_contracts.store.errors import HeadwayError, IntegrityError, RunStopped
+from headway.data_contracts.store.errors import HeadwayError, IntegrityError, RunBusy, RunStopped
 from headway.tasks.core.candidate import read_candidate, require_files
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import run_all_to_completion, run_side_by_side, run_to_completion
+from headway.tasks.core.run_locks import lock_run, wait_for_other
 from headway.tasks.core.run_result import checkpoint_at, furthest_step, is_model
 from headway.tasks.core.slow_ranks import showing_slow_ranks
 from headway.tasks.core.stage import StageOutput, find_intact, find_or_make, stage_task
 from headway.tasks.ownership.current_run import is_permanent
-from headway.tasks.ownership.lease_acquisition import ObservedLease, observe_lease
+from headway.tasks.ownership.lease_acquisition import observe_lease
 from headway.tasks.search.trials_spec import Trial
 from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.launch import (
@@ -236,18 +237,24 @@ class _Together:
                 self._find(each)
             else:
                 self._new.append(each)
-        self._seen: Sequence[ObservedLease | None] = [None] * len(self._new)
+        # All claims are looked at before the first is waited for, so that leases run out side by side.
+        self._seen = [observe_lease(context.workspace, each.settled.run.link) for each in self._new]
         self._begun: dict[int, tuple[contextlib.ExitStack, Watched]] = {}
 
     def _find(self, each: PlannedTrial) -> None:
+        """What is on record of it, or is put there now; where its checkpoint is gone it fails, and ends no other."""
         context, label = self._context, each.trial.label
         context.at.run = each.run.sha256[:16]
-        self._results[label] = _trained(context, self._results[label], self._spec, self._uri, self._pause)
+        result = self._results[label]
+        try:
+            self._results[label] = _trained(context, result, self._spec, self._uri, self._pause)
+        except HeadwayError as error:
+            if not is_permanent(error):
+                raise
+            self._results[label] = failed(context, result, error)
 
     def run_as_jobs(self, at_once: int) -> list[TrialResult]:
         """All are queued at once; the scheduler keeps the bound."""
-        # All claims are looked at before the first is waited for, so that leases run out side by side.
-        self._seen = [observe_lease(self._context.workspace, each.settled.run.link) for each in self._new]
         with showing_slow_ranks(self._context), self._all_of_them():
             begun = {number: found for number in range(len(self._new)) if (found := self._begin(number)) is not None}
             numbers = list(begun)
@@ -265,7 +272,15 @@ class _Together:
     def run_here(self, room: Room) -> list[TrialResult]:
         """Each begins as soon as there is room."""
         with showing_slow_ranks(self._context), self._all_of_them():
-            run_side_by_side(self._context, room, len(self._new), self._begin, tolerable=_ends_alone, ended=self._ended)
+            run_side_by_side(
+                self._context,
+                room,
+                len(self._new),
+                self._begin,
+                tolerable=_ends_alone,
+                again=self._leave,
+                ended=self._ended,
+            )
         return list(self._results.values())
 
     @contextlib.contextmanager
@@ -276,14 +291,22 @@ class _Together:
             yield
 
     def _begin(self, number: int) -> Watched | None:
-        each = self._new[number]
-        context, trial = self._context, each.trial
+        """Its gang, watched; None where it is on record by now, or has failed."""
+        each, context = self._new[number], self._context
+        trial = each.trial
+        context.at.run = each.run.sha256[:16]
+        # Before it trains: what it costs is this flow run's, also where it never comes to an end.
+        context.ledger.event("run.named", run=each.run.sha256)
         _report_trial(context, each, self._pause)
         stack = self._stacks.enter_context(contextlib.ExitStack())
-        training = watched_training(
-            context, trial.training, self._spec, each.settled, self._uri, trial.name, seen=self._seen[number]
-        )
         try:
+            while self._is_others(each):
+                if _is_trained(context, each, self._pause):
+                    self._find(each)
+                    return None
+            training = watched_training(
+                context, trial.training, self._spec, each.settled, self._uri, trial.name, seen=self._seen[number]
+            )
             watched = stack.enter_context(training)
         except HeadwayError as error:
             if not is_permanent(error):
@@ -293,25 +316,40 @@ class _Together:
         self._begun[number] = stack, watched
         return watched
 
+    def _is_others(self, each: PlannedTrial) -> bool:
+        """Whether another flow run may have worked on it until now, which has been waited for."""
+        try:
+            return lock_run(self._context)
+        except RunBusy as busy:
+            wait_for_other(self._context, busy)
+            return True
+
+    def _leave(self, number: int, error: HeadwayError) -> None:
+        """It is begun again."""
+        stack, _ = self._begun.pop(number)
+        stack.__exit__(type(error), error, None)
+
     def _ended(self, number: int, error: HeadwayError | None) -> None:
         each, context = self._new[number], self._context
-        label = each.trial.label
+        context.at.run = each.run.sha256[:16]
         stack, (_, poll) = self._begun[number]
         if isinstance(error, RunStopped):
             if self._pause is None or not _is_at_rung(context, each, self._pause.step, error):
                 raise error
             _pause(context, each, self._pause.step, poll)
-        stack.__exit__(None if error is None else type(error), error, None)
-        if error is not None and not isinstance(error, RunStopped):
-            self._results[label] = failed(context, self._results[label], error)
-            return
         try:
+            stack.__exit__(None if error is None else type(error), error, None)
+            if error is not None and not isinstance(error, RunStopped):
+                raise error
             if self._pause is None:
                 record_trained(context, each.settled.run, each.trial.name)
-            else:
-                self._find(each)
-        except IntegrityError as damage:
-            self._results[label] = failed(context, self._results[label], damage)
+        except HeadwayError as failure:
+            if not is_permanent(failure):
+                raise
+            self._results[each.trial.label] = failed(context, self._results[each.trial.label], failure)
+            return
+        if self._pause is not None:
+            self._find(each)
 
 
 def _ends_alone(error: HeadwayError) -> bool:

@@ -213,6 +213,10 @@ def test_trials_side_by_side_come_to_the_bits_of_runs_that_were_alone(
     attempts = [event for event in events if event["event"] in ("attempt.begin", "attempt")]
     going = list(itertools.accumulate(1 if event["event"] == "attempt.begin" else -1 for event in attempts))
     assert max(going) == 2 and going[-1] == 0
+    runs = {each.result.run.sha256[:16] for each in found.trials}
+    assert runs <= {event.get("run") for event in attempts}, "each attempt says whose it is"
+    order = [event["event"] for event in events if event["event"] in ("run.named", "attempt.begin")]
+    assert order[:3] == ["run.named", "attempt.begin", "run.named"], "what it costs is known as soon as it begins"
 
     other = Project.create(tmp_path / "alone", prefect_home)
     other.edit("tiny.yaml", "optimizer: {lr: 0.02}", f"optimizer: {{lr: {BETTER_LR}}}")

@@ -15,7 +15,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,10 @@ class Ledger:
         """Record what another process did in this one's stead: when it was stays, who it was for is ours."""
         self._append({**event, **self._common})
 
+    def naming(self, **fields: Any) -> Ledger:
+        """The same ledger for work that is one of several: its events carry these fields as well."""
+        return _OfOne(self, fields)
+
     def relay(self, event: Event) -> None:
         """Show listeners an event that another process has already written down; one that cannot be shown more goes."""
         # A copy: a listener may remove itself.
@@ -163,6 +167,22 @@ class Ledger:
             if self._descriptor is not None:
                 os.close(self._descriptor)
             self._descriptor, self._closed = None, True
+
+
+class _OfOne(Ledger):
+    """What one of several works records, in the ledger of all."""
+
+    def __init__(self, whole: Ledger, fields: Mapping[str, Any]) -> None:
+        self._whole, self._common, self.listeners = whole, {**whole._common, **fields}, whole.listeners
+
+    def _append(self, event: Event) -> Event:
+        return self._whole._append(event)
+
+    def require_written(self) -> None:
+        self._whole.require_written()
+
+    def close(self) -> None:
+        """It is closed by whose it is."""
 
 
 def _line(event: Event) -> bytes:

@@ -70,6 +70,7 @@ class Turns:
                 number = self.waiting.popleft()
                 if (steps := self._begin(number)) is not None:
                     self.going[number] = steps
+                    self._turn(number)  # at once: beginning the next one may take long
             for number in tuple(self.going):
                 self._turn(number)
             if self.going:
@@ -105,6 +106,16 @@ class Turns:
                 time.sleep(self._pause_s)
 
     def close(self) -> None:
-        """Where they are. Left suspended, they would write the ends of their spans whenever they are collected."""
-        for each in self.going.values():
-            each.close()
+        """Where they are, each of them, whatever interrupts it.
+
+        Left suspended, they would write the ends of their spans whenever they are collected.
+        """
+        interrupt: BaseException | None = None
+        while self.going:
+            _, steps = self.going.popitem()
+            try:
+                steps.close()
+            except BaseException as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt

@@ -34,6 +34,8 @@ class Room:
     """How many gangs can run at a time, and where."""
 
     slots: Sequence[Slot]
+    whole: Slot
+    """All there is, for a gang that trains alone."""
     bound: str
     """What there is not more of."""
     is_here: bool
@@ -56,21 +58,23 @@ class Room:
         return available_bytes() >= MEMORY_MARGIN * self.largest_bytes + to_come
 
 
-def room_for(spec: LaunchSpec, num_threads: int, at_most: int) -> Room:
+def room_for(spec: LaunchSpec, num_threads: int, at_most: int, *, uses_gpus: bool = True) -> Room:
     """Of a launcher whose gangs have their owner beside them.
 
     Args:
         num_threads: of a rank.
         at_most: gangs, whatever room there is.
+        uses_gpus: whether ranks take those that there are.
     """
+    whole = Slot(spec=spec)
     if spec.ssh is not None and spec.launcher == "ssh":
         hosts = spec.ssh.hosts
         num = min(at_most, len(hosts) // spec.nodes)
         # Turn about: the best hosts are shared out, and so are those that stand by.
         shares = [spec.ssh.model_copy(update={"hosts": hosts[place::num]}) for place in range(num)]
         slots = [Slot(spec=spec.model_copy(update={"ssh": share})) for share in shares]
-        return Room(slots=slots, bound=f"{len(hosts)} hosts", is_here=False)
-    gpus = visible_gpus()
+        return Room(slots=slots, whole=whole, bound=f"{len(hosts)} hosts", is_here=False)
+    gpus = visible_gpus() if uses_gpus else []
     if len(gpus) >= spec.world_size:
         shares_of_gpus = [gpus[first : first + spec.world_size] for first in range(0, len(gpus), spec.world_size)]
         slots = [
@@ -78,10 +82,11 @@ def room_for(spec: LaunchSpec, num_threads: int, at_most: int) -> Room:
             for share in shares_of_gpus[:at_most]
             if len(share) == spec.world_size
         ]
-        return Room(slots=slots, bound=f"{len(gpus)} GPUs", is_here=True)
+        return Room(slots=slots, whole=whole, bound=f"{len(gpus)} GPUs", is_here=True)
     num_processors = usable_processors()
     num = min(at_most, max(1, int(num_processors // (spec.world_size * num_threads))))
-    return Room(slots=[Slot(spec=spec)] * num, bound=f"{num_processors:.3g} processors", is_here=True)
+    slots = [Slot(spec=spec) for _ in range(num)]
+    return Room(slots=slots, whole=whole, bound=f"{num_processors:.3g} processors", is_here=True)
 
 
 def visible_gpus() -> list[str]:

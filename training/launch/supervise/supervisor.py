@@ -41,7 +41,7 @@ from headway.training.launch.diagnosis.outcome import AttemptOutcome, stopped_ou
 from headway.training.launch.hosts.membership import Membership
 from headway.training.launch.node.reaper import reaped
 from headway.training.launch.supervise.launchers import launcher_for
-from headway.training.launch.supervise.watch import POLL_S, AttemptMonitor
+from headway.training.launch.supervise.watch import POLL_S, AttemptMonitor, Beside
 from headway.training.observe.ledger import Ledger
 
 LOG_LINES = 5
@@ -93,12 +93,12 @@ def supervising(
     budget_scope: str,
     poll: Callable[[], int | None],
     requested: Callable[[], StopRequest | None] = lambda: None,
-    is_alone: bool = True,
+    beside: Beside | None = None,
 ) -> Steps[AttemptOutcome]:
     """As `supervise`, with waits that others can use.
 
     Args:
-        is_alone: whether nothing is to be done meanwhile, so that it may wait for its processes itself.
+        beside: attempts under the same owner; None: it has no others, and nothing to do meanwhile.
     """
     make_folder(gang.run_dir)
     with owning(gang.run_dir):
@@ -112,7 +112,7 @@ def supervising(
         token = secrets.token_hex(16)
         # The reaper is started before the first rank, so there is no moment at which a kill leaves orphans.
         with reaped(TOKEN, token, spec.lost_grace_s + GUARD_LATE_S, sweep_remote=launcher.sweeps(token)):
-            supervisor = _Supervisor(spec, gang, launcher, ledger, budget_scope, token, poll, requested, is_alone)
+            supervisor = _Supervisor(spec, gang, launcher, ledger, budget_scope, token, poll, requested, beside)
             return (yield from supervisor.run())
 
 
@@ -131,9 +131,9 @@ class _Supervisor:
         token: str,
         poll: Callable[[], int | None],
         requested: Callable[[], StopRequest | None],
-        is_alone: bool,
+        beside: Beside | None,
     ) -> None:
-        self._is_alone = is_alone
+        self._beside = beside
         self._spec, self._launcher, self._ledger = spec, launcher, ledger
         self._scope, self._token, self._poll, self._asked = scope, token, poll, requested
         self._records = AttemptRecords(gang.run_dir)
@@ -247,7 +247,7 @@ class _Supervisor:
             self._poll,
             self._stop_due,
             partial(self._membership.exclude_slow, found),
-            wait_s=POLL_S if self._is_alone else 0.0,
+            self._beside,
         )
 
     def _stop_due(self) -> StopRequest | None:

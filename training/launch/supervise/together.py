@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from headway.data_contracts.store.errors import HeadwayError
+from headway.data_contracts.store.errors import HeadwayError, RanksLost
 from headway.training.launch.base.gang import Gang
 from headway.training.launch.base.steps import Ended, Steps, Tolerable, Turns
 from headway.training.launch.base.stop_request import StopRequest
 from headway.training.launch.diagnosis.outcome import AttemptOutcome
 from headway.training.launch.supervise.room import Room, Slot
 from headway.training.launch.supervise.supervisor import supervising
+from headway.training.launch.supervise.watch import Beside
 from headway.training.observe.ledger import Ledger
 
 PAUSE_S = 0.1
@@ -34,6 +35,7 @@ def supervise_all(
     ledger: Ledger,
     budget_scope: str,
     tolerable: Tolerable,
+    again: Callable[[int, RanksLost], object],
     ended: Ended,
 ) -> None:
     """Run several gangs to their ends, as many at a time as there is room for. Call it in the main thread.
@@ -41,12 +43,14 @@ def supervise_all(
     Args:
         num: how many there are.
         tolerable: asked of what ended a run; anything else stops the others in order, and is raised.
+        again: told of a run that lost its ranks beside others, and is begun again; its place, a host that is gone or
+            memory that was too little, is used no more. One that loses them alone is at its end.
         ended: told of each run at its end; whatever it raises stops the others in order, and is raised.
 
     Raises:
         HeadwayError: as `supervise`.
     """
-    _Together(room, num, begin, ledger, budget_scope, tolerable, ended).run()
+    _Together(room, num, begin, ledger, budget_scope, tolerable, again, ended).run()
 
 
 class _Together:
@@ -58,10 +62,15 @@ class _Together:
         ledger: Ledger,
         scope: str,
         tolerable: Tolerable,
+        again: Callable[[int, RanksLost], object],
         ended: Ended,
     ) -> None:
         self._room, self._free = room, list(room.slots)
-        self._begin, self._ledger, self._scope, self._tell = begin, ledger, scope, ended
+        self._begin, self._ledger, self._scope = begin, ledger, scope
+        self._again, self._tell = again, ended
+        self._num_lost: dict[int, int] = defaultdict(int)
+        """By run: how often it lost its ranks beside others."""
+        self._beside = Beside()
         self._stop: StopRequest | None = None
         self._taken: dict[int, tuple[Slot, Path]] = {}
         self._pace = _Pace()
@@ -69,7 +78,7 @@ class _Together:
             num,
             begin=self._supervised,
             has_room=lambda num_going: bool(self._free) and room.fits_one_more(self._going()),
-            tolerable=tolerable,
+            tolerable=lambda error: self._was_lost_beside_others(error) or tolerable(error),
             ended=self._ended,
             pause_s=PAUSE_S,
         )
@@ -95,6 +104,8 @@ class _Together:
             return None
         gang, poll = begun
         slot = self._free.pop(0)
+        if len(self._room.slots) == 1:
+            slot = self._room.whole
         self._taken[number] = slot, gang.run_dir
 
         def look() -> int | None:
@@ -102,18 +113,35 @@ class _Together:
             self._pace.saw(number, step, len(self._taken))
             return step
 
+        # Each is told what may be paid for in all, and its attempts cost beside those of the others.
+        stop = replace(gang.stop, paid_s=gang.stop.paid_s / len(self._room.slots))
+        lost = self._num_lost[number]
         return supervising(
             slot.spec,
-            replace(gang, environment={**gang.environment, **slot.environment}),
-            ledger=self._ledger,
-            budget_scope=self._scope,
+            replace(gang, environment={**gang.environment, **slot.environment}, stop=stop),
+            ledger=self._ledger.naming(run=gang.run_dir.name),
+            # Attempts beside others say little of those that follow.
+            budget_scope=f"{self._scope}/{lost}" if lost else self._scope,
             poll=look,
             requested=lambda: self._stop,
-            is_alone=False,
+            beside=self._beside,
         )
 
+    def _was_lost_beside_others(self, error: HeadwayError) -> bool:
+        return isinstance(error, RanksLost) and len(self._room.slots) > 1 and self._stop is None
+
     def _ended(self, number: int, error: HeadwayError | None) -> None:
-        slot, _ = self._taken.pop(number)
+        slot, folder = self._taken.pop(number)
+        if isinstance(error, RanksLost) and self._was_lost_beside_others(error):
+            self._room.slots = [each for each in self._room.slots if each is not slot]
+            self._num_lost[number] += 1
+            message = (
+                f"{folder.name} lost its ranks beside others and begins again, with {len(self._room.slots)} at a time"
+            )
+            self._ledger.event("gang.pace", message=message)
+            self._turns.waiting.append(number)
+            self._again(number, error)
+            return
         self._free.append(slot)
         self._tell(number, error)
 

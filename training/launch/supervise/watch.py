@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 
 from headway.training.launch.base.gang import Attempt, Gang, LaunchSpec
 from headway.training.launch.base.host_probe import Host
@@ -38,6 +38,13 @@ GUARD_MARGIN_S = 5.0
 """Beyond a guard's own grace, before the supervisor ends the guard itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Attempts that one owner watches in turn."""
+
+    attempts: set[AttemptMonitor] = field(default_factory=set)
+
+
 class AttemptMonitor:
     """One attempt, from its first process to its last."""
 
@@ -51,13 +58,15 @@ class AttemptMonitor:
         poll: Callable[[], int | None],
         stop_due: Callable[[], StopRequest | None],
         exclude_slow: Callable[[Straggler, str], bool],
-        wait_s: float = POLL_S,
+        beside: Beside | None = None,
     ) -> None:
         """Args:
         exclude_slow: whether the run goes on without the machine of a slow rank; this attempt then ends in order.
-        wait_s: how much of `POLL_S` is waited for the processes themselves, which is over as soon as one ends.
+        beside: attempts under the same owner; None: it has none, and waits for its processes itself.
         """
-        self._wait_s = wait_s
+        self._beside = beside
+        self._wait_s = POLL_S if beside is None else 0.0
+        self._handle: Handle | None = None
         self._spec, self._gang, self._launcher, self._ledger = spec, gang, launcher, ledger
         self._attempt, self._poll, self._stop_due = attempt, poll, stop_due
         self._exclude_slow = exclude_slow
@@ -90,24 +99,39 @@ class AttemptMonitor:
         self._start_unix_s = time.time()
         handle: Handle | None = None
         try:
-            handle = self._launcher.submit(self._gang, self._attempt)
+            self._handle = handle = self._launcher.submit(self._gang, self._attempt)
+            if self._beside is not None:
+                self._beside.attempts.add(self)
             reports = yield from self._until_the_end(handle)
             for host in self._launcher.close(handle):
                 what = _left_alone(host, self._spec)
                 self._ledger.event("host.unreachable", attempt=self._attempt.number, host=host, what=what)
-        except BaseException:
+        except BaseException as interrupt:
+            # At once: what this one waits for below, the others use for their checkpoints.
+            for other in () if self._beside is None else self._beside.attempts - {self}:
+                other.ask_to_stop()
             # The interrupt may have come before `submit` returned: the handle on disk is the older friend.
             # And where the run's folder is gone, it is the only one.
             left = Handle.load(self._gang.run_dir) or handle
             if left is not None and left.attempt == self._attempt.number:
-                self._launcher.cancel(left, grace_s=self._spec.stop_grace_s)
+                # One that is closed has been asked before.
+                grace_s = 0.0 if isinstance(interrupt, GeneratorExit) else self._spec.stop_grace_s
+                self._launcher.cancel(left, grace_s=grace_s)
             raise
         finally:
+            if self._beside is not None:
+                self._beside.attempts.discard(self)
             if self._ending_since_unix_s is not None:
                 self._ledger.elapsed("attempt.ending", self._ending_since_unix_s, attempt=self._attempt.number)
         # Once more: a step that was written after the last look counts as progress in the budget.
         self._clock.observe(self._poll(), {}, time.monotonic())
         return diagnose(self._evidence(reports))
+
+    def ask_to_stop(self) -> None:
+        """From outside of its turn: its owner was interrupted."""
+        if self._handle is not None and self._request is None and not self._sent:
+            with contextlib.suppress(OSError):
+                self._stop(self._handle, StopRequest.now("the owner was interrupted"))
 
     def _until_the_end(self, handle: Handle) -> Steps[Sequence[NodeReport]]:
         while True:

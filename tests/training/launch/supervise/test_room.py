@@ -9,7 +9,7 @@ import pytest
 from headway.training.config.launcher_specs import SshSpec
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.supervise import room as module
-from headway.training.launch.supervise.room import VISIBLE, Room, room_for
+from headway.training.launch.supervise.room import VISIBLE, Room, Slot, room_for
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def test_memory_is_kept_for_gangs_that_still_grow(monkeypatch: pytest.MonkeyPatc
     sizes = {Path("a"): 100, Path("b"): 40}
     monkeypatch.setattr(module, "_ranks_bytes", sizes.__getitem__)
     monkeypatch.setattr(module, "available_bytes", lambda: 184)
-    room = Room(slots=(), bound="", is_here=True)
+    room = Room(slots=(), whole=Slot(spec=LaunchSpec()), bound="", is_here=True)
     assert not room.fits_one_more({Path("a"): False}), "nobody knows yet how large one is"
     assert room.fits_one_more({Path("a"): True}) and room.largest_bytes == 100
     assert not room.fits_one_more({Path("a"): True, Path("b"): False}), "60 of the 184 are to be b's"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headway.data_contracts.store.errors import HeadwayError, RunStopped, TrainingFailed
+from headway.data_contracts.store.errors import HeadwayError, RanksLost, RunStopped, TrainingFailed
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.base.stop_request import request_stop
 from headway.training.launch.supervise.room import Room, Slot
@@ -32,7 +32,8 @@ class Team:
         self.arguments = [arguments] * num
         self.ledger = Ledger(folder / "flow.jsonl")
         slots = [Slot(spec=SPEC, environment={"SLOT": str(number)}) for number in range(num_slots)]
-        self.room = Room(slots=slots, bound="a test", is_here=False)
+        self.room = Room(slots=slots, whole=Slot(spec=SPEC, environment={"SLOT": "all"}), bound="a test", is_here=False)
+        self.lost: list[int] = []
         self.going: set[int] = set()
         self.most = 0
         self.ended: dict[int, HeadwayError | None] = {}
@@ -62,6 +63,7 @@ class Team:
             ledger=self.ledger,
             budget_scope="one",
             tolerable=tolerable,
+            again=lambda number, error: self.lost.append(number),
             ended=self.told,
         )
 
@@ -94,6 +96,22 @@ def test_one_that_fails_ends_no_other_and_its_place_is_given_on(tmp_path: Path) 
     failure = team.ended.pop(0)
     assert "it diverged" in str(failure) and team.ended == {1: None, 2: None}
     assert team.survivors() == []
+
+
+def test_one_that_is_lost_beside_others_begins_again_with_a_place_less_and_one_alone_is_at_its_end(
+    tmp_path: Path,
+) -> None:
+    team = Team(tmp_path, 3, 2, "--steps", "6")
+    team.arguments[1] = ("--steps", "9", "--trouble", '{"kind": "kill", "step": 3, "attempt": 1}')
+    team.run()
+    assert team.lost == [1] and team.ended == dict.fromkeys(range(3))
+    assert len(team.room.slots) == 1 and team.runs[1].num_attempts() == 2
+
+    always = Team(tmp_path / "always", 2, 2, "--steps", "6")
+    always.arguments[0] = ("--trouble", '{"kind": "kill", "step": 3}')
+    with pytest.raises(RanksLost):
+        always.run()
+    assert always.lost == [0] and always.ended == {1: None} and always.survivors() == []
 
 
 def test_what_ends_one_for_all_has_the_others_keep_a_checkpoint_and_nobody_is_left(tmp_path: Path) -> None:
