@@ -115,13 +115,14 @@ class _Together:
 
         # Each is told what may be paid for in all, and its attempts cost beside those of the others.
         stop = replace(gang.stop, paid_s=gang.stop.paid_s / len(self._room.slots))
-        lost = self._num_lost[number]
+        # Attempts that were lost beside others say little of those that follow.
+        times, spec = 1 + self._num_lost[number], slot.spec
+        budget = {name: times * getattr(spec, name) for name in ("max_attempts", "max_cycles_without_progress")}
         return supervising(
-            slot.spec,
+            spec.model_copy(update=budget),
             replace(gang, environment={**gang.environment, **slot.environment}, stop=stop),
             ledger=self._ledger.naming(run=gang.run_dir.name),
-            # Attempts beside others say little of those that follow.
-            budget_scope=f"{self._scope}/{lost}" if lost else self._scope,
+            budget_scope=self._scope,
             poll=look,
             requested=lambda: self._stop,
             beside=self._beside,
