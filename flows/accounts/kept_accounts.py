@@ -166,6 +166,7 @@ def accounts_of(workspace: Workspace, run: str) -> Sequence[FlowAccount]:
     """
     so_far = (account_so_far(workspace, flow_run) for flow_run in settle(workspace))
     flows = [*_kept_of(workspace, run), *(each for each in so_far if each is not None and each.run == run)]
+    flows = flows or _by_begin(_within_searches(workspace, run))
     if not flows:
         raise ConfigError(
             "no ledger of a flow run that trained it is here.",
@@ -173,6 +174,21 @@ def accounts_of(workspace: Workspace, run: str) -> Sequence[FlowAccount]:
             advice="Ask on the machine that trained it; `headway status` shows what is known here.",
         )
     return _newest_life(flows)
+
+
+def _within_searches(workspace: Workspace, run: str) -> Iterator[FlowAccount]:
+    """Accounts of one run's part of flow runs that were at several, from their ledgers; none of them is kept."""
+    folder = workspace.local_path(f"runs/{run}")
+    records = AttemptRecords(folder).all()
+    for flow_run in dict.fromkeys(record.scope for record in records):
+        # What a record says could lead out of the folder.
+        is_name = flow_run == PurePosixPath(flow_run).name and flow_run not in ("", "..")
+        flow = read_flow(ledger_spool(workspace, flow_run), flow_run) if is_name else None
+        if flow is None or run not in flow.runs:
+            continue
+        attempts = [read_attempt(folder, record) for record in records if record.scope == flow_run]
+        with contextlib.suppress(ValidationError):
+            yield flow_account(flow.while_at(run, attempts), [attempts], None)
 
 
 def unfinished_life(workspace: Workspace, run: str) -> Sequence[FlowAccount]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +82,16 @@ class FlowTrace:
     @property
     def has_registered(self) -> bool:
         return any(_is_ok(event) for event in self.named(REGISTERED))
+
+    def while_at(self, run: str, attempts: Sequence[AttemptTrace]) -> FlowTrace:
+        """As if it had been at no other run, and no longer than for these attempts; what it registers is another's."""
+        events = tuple(
+            event
+            for event in self.events
+            if event["event"] != REGISTERED and (event["event"] != NAMED or run_named(event) == run)
+        )
+        begin_unix_s, end_unix_s = attempts[0].begin_unix_s, attempts[-1].end_unix_s
+        return replace(self, events=events, begin_unix_s=begin_unix_s, end_unix_s=end_unix_s)
 
     def named(self, name: str) -> Iterator[Event]:
         return (event for event in self.events if event["event"] == name)

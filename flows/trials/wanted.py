@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 from headway.data_contracts.store.errors import ConfigError
@@ -56,6 +57,11 @@ def plan_of(pipeline: PipelineSpec) -> SearchPlan:
         each = pipeline.training.max_steps
         steps = sum(trial.training.max_steps for trial in drawn) + (num_trials - len(drawn)) * each
         return SearchPlan(drawn, num_trials, len(of_rounds), levels, (per_round,), steps, steps, others)
-    spent = sum(planned_steps(num, levels) for num in of_rounds)
+    costs = list(itertools.accumulate(planned_steps(num, levels) for num in of_rounds))
+    # Rounds that a budget leaves out: the first has been looked at.
+    num_rounds = max(1, sum(spec.budget_steps is None or cost <= spec.budget_steps for cost in costs))
+    of_rounds, spent = of_rounds[:num_rounds], costs[num_rounds - 1]
+    num_trials = sum(of_rounds)
     at_each = tuple(num_at_each(per_round, levels))
-    return SearchPlan(drawn, num_trials, len(of_rounds), levels, at_each, spent, num_trials * levels[-1], others)
+    of_all = num_trials * levels[-1]
+    return SearchPlan(drawn[:num_trials], num_trials, num_rounds, levels, at_each, spent, of_all, others)

@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError, plain_message
 from headway.data_contracts.types.strict_yaml import keys_at, nearest, not_numbers
-from headway.tasks.search.rungs import GeometricRungs, levels, require_past_warmup
+from headway.tasks.search.rungs import GeometricRungs, levels, planned_steps, require_past_warmup
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.data.splitmix import hash_text
 
@@ -159,6 +159,12 @@ class TrialsSpec(Frozen):
         description="A rung that takes less time than so many starts of an attempt is refused, where an earlier run "
         "tells what both take. 0: none is.",
     )
+    budget_steps: int | None = Field(
+        None,
+        gt=0,
+        description="Training steps of all trials together, other seeds of finalists apart: no round begins that would "
+        "take more. A first round that would is refused.",
+    )
     seed: int = Field(0, ge=0, description="Seed of draws and proposals.")
     finalist_seeds: int = Field(
         1,
@@ -215,6 +221,23 @@ class TrialsSpec(Frozen):
         """
         return levels(self.rungs, training.max_steps)
 
+    def require_affordable(self, training: TrainingSpec) -> None:
+        """Raises `ConfigError`: the first round takes more steps than all may.
+
+        Args:
+            training: of the pipeline file, its length in steps.
+        """
+        if self.budget_steps is None:
+            return
+        num = self.draws or math.prod(len(values) for values in self.vary.values() if not isinstance(values, Range))
+        if (wanted := planned_steps(num, self.levels_of(training))) > self.budget_steps:
+            raise ConfigError(
+                f"the first round, {num} trials, takes {wanted:,} steps, more than budget_steps, "
+                f"{self.budget_steps:,}.",
+                where="trials.budget_steps",
+                advice="Draw fewer, add an earlier rung, or raise it.",
+            )
+
     def drawn(self, training: TrainingSpec, settle: Settle = lambda training: training) -> tuple[Trial, ...]:
         """Those that no score decides: all of a grid or of random draws, and the first round of a search that learns.
 
@@ -241,6 +264,7 @@ class TrialsSpec(Frozen):
         length = training.for_rows(0) if training.grows_trees else training
         if length.max_epochs is None:
             steps = self.levels_of(length)
+            self.require_affordable(length)
             for trial in trials:
                 require_past_warmup(steps, trial.training)
         return trials

@@ -16,7 +16,14 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.devices import UnlimitedDevices
 from headway.tasks.search.pace import pace_of, require_worthwhile
 from headway.tasks.search.proposals import PastTrial, next_round
-from headway.tasks.search.rungs import RungScore, num_promoted, promoted, require_past_warmup, too_short
+from headway.tasks.search.rungs import (
+    RungScore,
+    num_promoted,
+    planned_steps,
+    promoted,
+    require_past_warmup,
+    too_short,
+)
 from headway.tasks.search.trials_spec import Settle, TrialsSpec
 from headway.tasks.stages.finalists import FinalistsVerdict, compare_finalists
 from headway.tasks.stages.launch import num_training_rows
@@ -108,7 +115,7 @@ def search(
     """Try settings of a pipeline's training, and train the best to its end.
 
     Raises:
-        ConfigError: rungs that are none of it, lie within a warm-up, or are not worth their starts.
+        ConfigError: rungs that are none of it, lie within a warm-up, or are not worth their starts; too small a budget.
         RunStopped: a stop was asked for; the same command continues.
         TrainingFailed: all trials failed.
     """
@@ -116,6 +123,7 @@ def search(
     counted = training.for_rows(num_rows)
     require_worthwhile(context.workspace, context.pipeline, spec, counted)
     steps = spec.levels_of(counted)
+    spec.require_affordable(counted)
 
     def settle(wanted: TrainingSpec) -> TrainingSpec:
         settled = wanted.for_rows(num_rows)
@@ -150,6 +158,8 @@ class _Search:
 
     def run(self) -> SearchResult:
         for number in range(self._spec.rounds):
+            if self._would_exceed_budget(number):
+                break
             records = [_record(each) for each in self._trials.values()]
             trials = next_round(self._spec, self._training, number, records, self._levels[-1], self._settle)
             if not trials:
@@ -171,6 +181,21 @@ class _Search:
         if verdict is not None and verdict.keeps_second:
             ranked[:2] = reversed(ranked[:2])
         return SearchResult(trials=ranked, levels=self._levels, verdict=verdict)
+
+    def _would_exceed_budget(self, number: int) -> bool:
+        """Of the first round, which was looked at before anything was spent, never."""
+        budget, draws = self._spec.budget_steps, self._spec.draws
+        if budget is None or draws is None or number == 0:
+            return False
+        spent = sum(each.steps for each in self._trials.values())
+        wanted = planned_steps(draws, self._levels)
+        if spent + wanted <= budget:
+            return False
+        message = (
+            f"{count(spent, 'step')} so far, and round {number + 1} would take {wanted:,}: more than {budget:,} in all"
+        )
+        self._context.ledger.event("rung", message=message, step=self._levels[-1], steps_spent=spent)
+        return True
 
     def _run_round(self, planned: Sequence[PlannedTrial]) -> None:
         on, staying = [each.trial.number for each in planned], list[int]()

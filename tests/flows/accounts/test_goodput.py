@@ -204,6 +204,16 @@ def test_trials_in_turn_hold_their_own_devices_and_in_between_those_of_the_large
     assert recovery.cause == "infrastructure" and sum(goodput.wasted_device_s["infrastructure"].values()) > 0
 
 
+def test_a_run_that_a_search_trained_has_an_account_of_its_own_part(life: Life) -> None:
+    trials(life, second_begins_s=20.0)
+    found = life.account()
+    assert (found.num_steps, found.num_redone_steps, found.num_attempts) == (9, 2, 2)
+    # From its first attempt to the end of its last, on its own devices; the other's are none of it.
+    assert found.wall_s == 20.0 and found.device_s == pytest.approx(20 * 2)
+    (recovery,) = found.recoveries
+    assert recovery.cause == "infrastructure"
+
+
 def test_a_trial_that_pauses_at_a_rung_holds_no_devices_until_it_goes_on(life: Life) -> None:
     """The first trains from 10 s to 20 s and, promoted, from 60 s on; the second in between, on four devices."""
     paused = Failure(cause="stopped", what="stopped at step 6 of 12.", reason="step reached")

@@ -74,6 +74,20 @@ def test_a_dry_run_says_how_many_come_to_each_rung_and_what_share_of_all_steps_t
     }
 
 
+def test_a_dry_run_leaves_out_rounds_that_the_budget_does(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (project / "tiny.yaml").open("a") as file:
+        file.write(
+            "evaluation: {ranking_share: 0.5}\ntrials:\n  draws: 9\n  rounds: 6\n  budget_steps: 3000\n"
+            "  rungs: {first: 60, eta: 3}\n  vary: {optimizer.lr: {log_uniform: [0.001, 0.1]}}\n"
+        )
+    code, out, _ = trials(capsys, monkeypatch, "--dry-run", "--json")
+    plan = json.loads(out)
+    assert code == 0 and (plan["num_trials"], plan["rounds"], len(plan["drawn"])) == (18, 2, 18)
+    assert plan["num_steps"] == 2 * (9 * 60 + 3 * 120 + 320)
+
+
 def test_rungs_that_are_too_short_for_what_starts_took_here_are_refused_before_anything_is_made(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,8 @@ def test_an_integer_range_reaches_both_its_ends() -> None:
         ({"profile.first_step": [1]}, {}, "`profile` is not said in `training`"),
         ({"optimizer.lr": [0.1, 0.2], "max_steps": [1, 2]}, {"max_trials": 3}, "4 combinations are more than"),
         ({"optimizer.lr": LR}, {"draws": 65}, "65 draws are more than max_trials, 64"),
+        ({"optimizer.lr": [0.1, 0.2]}, {"budget_steps": 99}, "2 trials, takes 100 steps, more than budget_steps, 99"),
+        ({"optimizer.lr": LR}, {"draws": 4, "rungs": [10], "budget_steps": 79}, "takes 80 steps.*an earlier rung"),
         ({"schedule.warmup_steps": [5, 20]}, {"rungs": [20]}, "within the warm-up of 20 steps"),
     ],
 )

@@ -360,6 +360,16 @@ def test_the_best_two_are_trained_with_other_seeds_which_is_decided_over_all_and
     assert machine.search(spec(rounds=1, finalist_seeds=3)).verdict is None and not machine.compared
 
 
+def test_no_round_begins_that_would_take_more_than_the_budget_also_where_it_is_repeated() -> None:
+    each = planned_steps(9, LEVELS)
+    machine = Machine(by_number)
+    for _ in range(2):
+        found = machine.search(spec(rounds=4, budget_steps=3 * each - 1))
+        assert found.steps_spent == sum(machine.trained.values()) == 2 * each and len(found.trials) == 18
+        assert machine.events[-1]["message"].endswith(f"round 3 would take {each:,}: more than {3 * each - 1:,} in all")
+    assert len(machine.search(spec(rounds=4, budget_steps=3 * each)).trials) == 27
+
+
 def test_two_whose_own_intervals_lie_apart_are_not_scored_again() -> None:
     machine = Machine(by_number)
     assert machine.search(spec(draws=2, rounds=1, rungs=None)).verdict is None and machine.compared == 0
