@@ -94,10 +94,12 @@ def supervising(
     poll: Callable[[], int | None],
     requested: Callable[[], StopRequest | None] = lambda: None,
     beside: Beside | None = None,
+    whole: LaunchSpec | None = None,
 ) -> Steps[AttemptOutcome]:
     """As `supervise`, with waits that others can use.
 
     Args:
+        whole: of all hosts that an earlier attempt may have had; None: it is `spec`.
         beside: attempts under the same owner; None: it has no others, and nothing to do meanwhile.
     """
     make_folder(gang.run_dir)
@@ -107,7 +109,7 @@ def supervising(
         launcher = launcher_for(spec)
         with ledger.span("launch.reattach"):
             # First the processes of a dead owner end: two gangs would write to one run.
-            launcher.reattach(gang.run_dir)
+            (launcher if whole is None else launcher_for(whole)).reattach(gang.run_dir)
         # A secret of this ownership: the sweep by token must never meet processes of another one.
         token = secrets.token_hex(16)
         # The reaper is started before the first rank, so there is no moment at which a kill leaves orphans.

@@ -126,6 +126,7 @@ class _Together:
             poll=look,
             requested=lambda: self._stop,
             beside=self._beside,
+            whole=self._room.whole.spec,
         )
 
     def _was_lost_beside_others(self, error: HeadwayError) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from headway.data_contracts.store.errors import HeadwayError, RanksLost, RunStopped, TrainingFailed
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.base.stop_request import request_stop
+from headway.training.launch.hosts import owned
 from headway.training.launch.supervise.room import Room, Slot
 from headway.training.launch.supervise.together import supervise_all
 from headway.training.observe.ledger import Ledger, read_events
@@ -87,6 +88,23 @@ def test_as_many_train_at_a_time_as_there_are_places_and_a_place_is_one_runs_alo
     assert team.ended == dict.fromkeys(range(5)) and team.most == 2 and team.survivors() == []
     assert {place for found in slots.values() for place in found} == {"0", "1"}
     assert all(len(found) == 1 for found in slots.values())
+
+
+def test_what_an_earlier_owner_left_is_ended_on_all_hosts_and_not_only_on_those_of_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team, asked = Team(tmp_path, 1, 2, "--steps", "2"), list[float]()
+    everything = SPEC.model_copy(update={"stop_grace_s": 601.0})
+    team.room.whole = Slot(spec=everything)
+    reattach = owned.OwnedLauncher.reattach
+
+    def ask(launcher: Any, run_dir: Path) -> Any:
+        asked.append(launcher._spec.stop_grace_s)
+        return reattach(launcher, run_dir)
+
+    monkeypatch.setattr(owned.OwnedLauncher, "reattach", ask)
+    team.run()
+    assert asked == [601.0]
 
 
 def test_one_that_fails_ends_no_other_and_its_place_is_given_on(tmp_path: Path) -> None:
