@@ -8,7 +8,7 @@ import os
 import sqlite3
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -309,10 +309,10 @@ def find_or_create_run(
     """
     if (found := find_run(client, pipeline, run)) is not None:
         return found
-    experiment_id = _find_or_create_experiment(client, workspace, pipeline)
+    experiment_id = find_or_create_experiment(client, workspace, pipeline)
     words = (pipeline, trial, f"{datetime.now(UTC):%Y-%m-%d}", run.sha256[:8])
     made = client.create_run(experiment_id, run_name=" ".join(filter(None, words)), tags=run_tags(run))
-    client.log_batch(made.info.run_id, params=_params(run))
+    client.log_batch(made.info.run_id, params=params_of(run.config))
     return made
 
 
@@ -340,7 +340,7 @@ def run_tags(run: RunSpec) -> dict[str, str]:
     }
 
 
-def _find_or_create_experiment(client: MlflowClient, workspace: Workspace | None, pipeline: str) -> str:
+def find_or_create_experiment(client: MlflowClient, workspace: Workspace | None, pipeline: str) -> str:
     from mlflow.exceptions import MlflowException
 
     if (experiment := client.get_experiment_by_name(pipeline)) is not None:
@@ -380,10 +380,11 @@ def flattened(value: Any, prefix: str = "") -> dict[str, str]:
     return {prefix.rstrip("."): text[:MAX_PARAM_CHARS]}
 
 
-def _params(run: RunSpec) -> list[Any]:
+def params_of(config: Mapping[str, Any]) -> list[Any]:
+    """As MLflow takes them."""
     from mlflow.entities import Param
 
-    return [Param(name, value) for name, value in flattened(run.config).items()]
+    return [Param(name, value) for name, value in flattened(config).items()]
 
 
 def log_result(
@@ -408,7 +409,7 @@ def log_result(
     client.log_batch(
         run_id,
         metrics=[Metric(f"eval/{metric_key(name)}", value, millis, step) for name, value in values.items()],
-        params=_params(run),
+        params=params_of(run.config),
         tags=[RunTag(name, value) for name, value in {**lineage, DESCRIPTION_TAG: described}.items()],
     )
     dataset = Dataset(

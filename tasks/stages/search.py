@@ -27,6 +27,7 @@ from headway.tasks.search.rungs import (
 from headway.tasks.search.trials_spec import Settle, TrialsSpec
 from headway.tasks.stages.finalists import FinalistsVerdict, compare_finalists
 from headway.tasks.stages.launch import num_training_rows
+from headway.tasks.stages.tracked_search import TrackedSearch
 from headway.tasks.stages.trial_scores import (
     PlannedTrial,
     Scoring,
@@ -151,6 +152,7 @@ class _Search:
         self._context, self._spec, self._training, self._settle = context, spec, training, settle
         self._scoring, self._manifest, self._uri = scoring, manifest, tracking_uri
         self._levels = levels
+        self._tracked = TrackedSearch(context, spec, training, manifest, tracking_uri)
         self._room: Room | None = None
         self._num_threads = 0
         self._trials: dict[int, SearchedTrial] = {}
@@ -180,6 +182,7 @@ class _Search:
         verdict = self._verdict(ranked)
         if verdict is not None and verdict.keeps_second:
             ranked[:2] = reversed(ranked[:2])
+        self._track(is_over=True)
         return SearchResult(trials=ranked, levels=self._levels, verdict=verdict)
 
     def _would_exceed_budget(self, number: int) -> bool:
@@ -312,6 +315,7 @@ class _Search:
 
     def _report(self, step: int, scored: Sequence[int], on: Sequence[int]) -> None:
         """A line for each rung; searches without rungs have the final table alone."""
+        self._track(is_over=False)
         if len(self._levels) == 1:
             return
         spent = sum(each.steps for each in self._trials.values())
@@ -329,6 +333,30 @@ class _Search:
             promoted=list(on),
             steps_spent=spent,
         )
+
+    def _track(self, *, is_over: bool) -> None:
+        scored = [each for each in self._trials.values() if each.result.score is not None]
+        if not scored:
+            return
+        score = scored[0].result.score
+        assert score is not None
+        ended = [each.value_at(self._levels[-1]) for each in scored if self._levels[-1] in each.figures]
+        seeds = {
+            each.trial.name: (each.planned.settled.run, {self._levels[-1]: each.score.figure.value})
+            for trial in scored
+            for each in trial.other_seeds
+            if each.score is not None
+        }
+        figures = {
+            each.result.trial.name: (
+                each.result.planned.settled.run,
+                {step: figure.value for step, figure in each.figures.items()},
+            )
+            for each in scored
+        }
+        spent = sum(each.steps for each in self._trials.values())
+        best = score.lower(min(ended)) if ended else None  # which turns it back
+        self._tracked.tell(score.metric, {**figures, **seeds}, best, spent, is_over=is_over)
 
     def _look_at_pace(self, run: Link) -> None:
         """After the first trial that was trained here: what a start takes may not have been known before."""

@@ -21,6 +21,8 @@ import pytest
 from headway.data_contracts.store.errors import ConfigError, DataError, RunStopped, TrainingFailed
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.ownership.pipeline_history import read
+from headway.tasks.registry import mlflow_store
+from headway.tasks.stages.tracked_search import PARENT_TAG, SEARCH_TAG
 from headway.training.launch.base.gang import leader_spools
 from headway.training.launch.base.stop_request import request_stop
 from headway.training.observe.ledger import read_events
@@ -315,6 +317,13 @@ def test_the_best_of_trials_goes_through_the_gate_into_the_registry_and_a_repeat
     with_other_seed = [row["other_seeds"]["1"] for row in summary["trials"]]
     assert with_other_seed[0] < with_other_seed[1] and with_other_seed[0] != summary["trials"][0]["value"]
     assert summary["keep"] == f"training: {{optimizer: {{lr: {BETTER_LR}}}}}"
+    client = mlflow_store.connect(f"{mlflow_store.SQLITE}{new_project.workspace / 'mlflow.db'}")
+    runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    (parent,) = [run for run in runs if SEARCH_TAG in run.data.tags]
+    children = [run for run in runs if run.data.tags.get(PARENT_TAG) == parent.info.run_id]
+    assert parent.info.status == "FINISHED" and len(children) == len(runs) - 1 == 4
+    assert parent.data.metrics["best/bits_per_byte"] == summary["trials"][0]["value"]
+    assert {run.data.params["optimizer.lr"] for run in children} == {str(LR), str(BETTER_LR)}
     best = summary["best"]
     assert best["version"] == "1" and best["is_champion"] and best["promoted"]
     assert made(events, "register") == [True] and made(events, "launch") == [True] * 4

@@ -56,6 +56,7 @@ class Machine:
     compared: int = 0
     finalists: list[list[TrialResult]] = field(default_factory=list)
     require_trainable: Callable[..., None] = lambda *arguments: None
+    tracked: Any = field(default_factory=lambda: SimpleNamespace(tell=lambda *arguments, **fields: None))
 
     def key(self, trial: Trial) -> Any:
         return trial.number if trial.seed is None else (trial.number, trial.seed)
@@ -138,6 +139,7 @@ class Machine:
             patch.setattr(module, "rank_trials", self.rank)
             patch.setattr(module, "compare_finalists", self.compare)
             patch.setattr(module, "pace_of", lambda run_dir: None)
+            patch.setattr(module, "TrackedSearch", lambda *arguments: self.tracked)
             patch.setattr(module, "num_training_rows", lambda context, manifest: NUM_ROWS)
             patch.setattr(module, "require_worthwhile", lambda *arguments: None)
             patch.setattr(module, "require_trainable", self.require_trainable)

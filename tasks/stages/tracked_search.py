@@ -1,0 +1,148 @@
+"""A search in MLflow: a run that stands for it, above those of its trials, which MLflow shows folded below it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from headway.data_contracts.store.digests import sha256_of
+from headway.data_contracts.store.documents import Link, RunSpec
+from headway.tasks.core import identity
+from headway.tasks.core.context import RunContext
+from headway.tasks.registry import mlflow_store
+from headway.tasks.search.trials_spec import TrialsSpec
+from headway.training.config.training_spec import TrainingSpec
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+log = logging.getLogger(__name__)
+
+SEARCH_TAG, PARENT_TAG = "headway.search", "mlflow.parentRunId"
+GOES_ON = "SCHEDULED"
+"""MLflow's status of a search between two rungs: none of MLflow's words says that the same command continues it."""
+
+
+class TrackedSearch:
+    """MLflow's copy of a search; an outage costs it and nothing else.
+
+    Args:
+        training, manifest: what trials have in common: the same search of the same data is one run.
+    """
+
+    def __init__(
+        self, context: RunContext, spec: TrialsSpec, training: TrainingSpec, manifest: Link, tracking_uri: str
+    ) -> None:
+        self._context, self._spec, self._uri = context, spec, tracking_uri
+        parts = {
+            "trials": spec.model_dump(mode="json"),
+            "training": training.model_dump(mode="json"),
+            "manifest": manifest.sha256,
+        }
+        self._key = sha256_of(parts)
+        self._client: MlflowClient | None = None
+        self._run: Run | None = None
+        self._told: dict[str, set[int]] = {}
+        """By the digest of a trial's run: rungs whose figures MLflow has."""
+        self._is_off = False
+
+    def tell(
+        self,
+        metric: str,
+        figures: Mapping[str, tuple[RunSpec, Mapping[int, float]]],
+        best: float | None,
+        num_steps: int,
+        *,
+        is_over: bool,
+    ) -> None:
+        """What the search has come to.
+
+        Args:
+            figures: of each trial, by its name: its run, and by step what it came to on the examples that rank.
+            best: of those at their ends; None: none is.
+            num_steps: of all trials.
+            is_over: whether nothing is left to be tried.
+        """
+        if self._is_off:
+            return
+        try:
+            self._tell(metric, figures, best, num_steps, is_over=is_over)
+        except Exception as error:
+            # The ledger and the report have all of it; a search of days is not to end for a copy.
+            self._is_off = True
+            message = str(error).partition("\n")[0]
+            log.warning("MLflow does not show the search: %s", message or type(error).__name__)
+
+    def _tell(
+        self,
+        metric: str,
+        figures: Mapping[str, tuple[RunSpec, Mapping[int, float]]],
+        best: float | None,
+        num_steps: int,
+        *,
+        is_over: bool,
+    ) -> None:
+        if self._client is None:
+            self._client = mlflow_store.connect(self._uri)
+        client = self._client
+        parent = self._parent(client)
+        for name, (run, by_step) in figures.items():
+            self._tell_of(client, parent, name, run, metric, by_step)
+        millis = parent.info.start_time
+        if best is not None:
+            # By steps, so that the chart says what more of them brought; again with the same time, it is one point.
+            client.log_metric(parent.info.run_id, f"best/{metric}", best, timestamp=millis, step=num_steps)
+        if is_over:
+            client.set_terminated(parent.info.run_id, "FINISHED")
+        else:
+            client.update_run(parent.info.run_id, status=GOES_ON)
+
+    def _parent(self, client: MlflowClient) -> Run:
+        if self._run is not None:
+            return self._run
+        pipeline = self._context.pipeline
+        experiment_id = mlflow_store.find_or_create_experiment(client, self._context.workspace, pipeline)
+        found = client.search_runs([experiment_id], f"tags.`{SEARCH_TAG}` = '{self._key}'", max_results=1)
+        if found:
+            self._run = found[0]
+            return self._run
+        day = f"{datetime.now(UTC):%Y-%m-%d}"
+        tags = {
+            SEARCH_TAG: self._key,
+            "headway.pipeline": pipeline,
+            "mlflow.user": identity.current_user(),
+            "mlflow.source.name": f"headway trials {pipeline}",
+            "mlflow.source.type": "JOB",
+        }
+        self._run = client.create_run(experiment_id, run_name=f"{pipeline} search {day} {self._key[:8]}", tags=tags)
+        client.log_batch(self._run.info.run_id, params=mlflow_store.params_of(self._spec.model_dump(mode="json")))
+        return self._run
+
+    def _tell_of(
+        self,
+        client: MlflowClient,
+        parent: Run,
+        name: str,
+        run: RunSpec,
+        metric: str,
+        by_step: Mapping[int, float],
+    ) -> None:
+        told = self._told.get(run.sha256)
+        new = by_step.keys() - (told or ())
+        if told is not None and not new:
+            return
+        record = mlflow_store.find_or_create_run(client, self._context.workspace, self._context.pipeline, run, name)
+        if told is None:
+            client.set_tag(record.info.run_id, PARENT_TAG, parent.info.run_id)
+        for step in sorted(new):
+            client.log_metric(
+                record.info.run_id,
+                f"ranking/{metric}",
+                by_step[step],
+                timestamp=record.info.start_time,
+                step=step,
+            )
+        self._told[run.sha256] = (told or set()) | new
