@@ -161,7 +161,9 @@ def test_an_interrupt_of_the_owner_stops_all_in_order(tmp_path: Path, interrupt:
     with pytest.raises(interrupt):
         team.run()
     assert team.survivors() == []
-    # Where it arrived, that run's attempt ends as one that was interrupted; the other is asked to stop.
+    # The other is asked to stop before what the one waits for where it arrived: they keep their checkpoints together.
+    events = [event["event"] for event in read_events(tmp_path / "flow.jsonl")]
+    assert events.index("attempt.stop") < events.index("attempt")
     assert all(run.folder.joinpath("checkpoint-0.txt").exists() for run in team.runs)
 
 
