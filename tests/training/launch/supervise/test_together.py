@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from headway.data_contracts.store.errors import HeadwayError, RanksLost, RunStopped, TrainingFailed
-from headway.training.launch.base.gang import LaunchSpec
-from headway.training.launch.base.stop_request import request_stop
+from headway.training.launch.base.gang import Gang, LaunchSpec
+from headway.training.launch.base.stop_request import StopRequest, request_stop
 from headway.training.launch.hosts import owned
+from headway.training.launch.supervise import together
 from headway.training.launch.supervise.room import Room, Slot
 from headway.training.launch.supervise.together import supervise_all
 from headway.training.observe.ledger import Ledger, read_events
@@ -185,6 +186,29 @@ def test_a_gang_waits_until_memory_is_there_for_one_as_large_as_the_largest(
     team.act = look
     team.run()
     assert team.most == 3 and team.ended == dict.fromkeys(range(3))
+
+
+def test_each_may_spend_its_share_of_what_is_left_and_one_alone_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[float] = []
+
+    def watch(spec: LaunchSpec, gang: Gang, **fields: Any) -> Iterator[float]:
+        shares.append(gang.stop.paid_s)
+        yield 0.0
+
+    monkeypatch.setattr(together, "supervising", watch)
+    for num_slots in (4, 1):
+        team = Team(tmp_path / str(num_slots), 1, num_slots)
+        begin = team.begin
+
+        def begun(number: int, begin: Callable[[int], Any] = begin) -> Any:
+            gang, poll = begin(number)
+            return replace(gang, stop=StopRequest(paid_s=100.0)), poll
+
+        team.begin = begun  # type: ignore[method-assign]
+        team.run()
+    assert shares == [25.0, 100.0]
 
 
 def test_how_long_a_step_took_side_by_side_and_alone_is_told(tmp_path: Path) -> None:
