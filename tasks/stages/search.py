@@ -356,7 +356,7 @@ class _Search:
         }
         spent = sum(each.steps for each in self._trials.values())
         best = score.lower(min(ended)) if ended else None  # which turns it back
-        self._tracked.tell(score.metric, {**figures, **seeds}, best, spent, is_over=is_over)
+        self._tracked.log(score.metric, {**figures, **seeds}, best, spent, is_over=is_over)
 
     def _look_at_pace(self, run: Link) -> None:
         """After the first trial that was trained here: what a start takes may not have been known before."""

@@ -45,11 +45,11 @@ class TrackedSearch:
         self._key = sha256_of(parts)
         self._client: MlflowClient | None = None
         self._run: Run | None = None
-        self._told: dict[str, set[int]] = {}
+        self._logged: dict[str, set[int]] = {}
         """By the digest of a trial's run: rungs whose figures MLflow has."""
         self._is_off = False
 
-    def tell(
+    def log(
         self,
         metric: str,
         figures: Mapping[str, tuple[RunSpec, Mapping[int, float]]],
@@ -69,14 +69,14 @@ class TrackedSearch:
         if self._is_off:
             return
         try:
-            self._tell(metric, figures, best, num_steps, is_over=is_over)
+            self._log_search(metric, figures, best, num_steps, is_over=is_over)
         except Exception as error:
             # The ledger and the report have all of it; a search of days is not to end for a copy.
             self._is_off = True
             message = str(error).partition("\n")[0]
             log.warning("MLflow does not show the search: %s", message or type(error).__name__)
 
-    def _tell(
+    def _log_search(
         self,
         metric: str,
         figures: Mapping[str, tuple[RunSpec, Mapping[int, float]]],
@@ -90,7 +90,7 @@ class TrackedSearch:
         client = self._client
         parent = self._parent(client)
         for name, (run, by_step) in figures.items():
-            self._tell_of(client, parent, name, run, metric, by_step)
+            self._log_trial(client, parent, name, run, metric, by_step)
         millis = parent.info.start_time
         if best is not None:
             # By steps, so that the chart says what more of them brought; again with the same time, it is one point.
@@ -121,7 +121,7 @@ class TrackedSearch:
         client.log_batch(self._run.info.run_id, params=mlflow_store.params_of(self._spec.model_dump(mode="json")))
         return self._run
 
-    def _tell_of(
+    def _log_trial(
         self,
         client: MlflowClient,
         parent: Run,
@@ -130,12 +130,12 @@ class TrackedSearch:
         metric: str,
         by_step: Mapping[int, float],
     ) -> None:
-        told = self._told.get(run.sha256)
-        new = by_step.keys() - (told or ())
-        if told is not None and not new:
+        logged = self._logged.get(run.sha256)
+        new = by_step.keys() - (logged or ())
+        if logged is not None and not new:
             return
         record = mlflow_store.find_or_create_run(client, self._context.workspace, self._context.pipeline, run, name)
-        if told is None:
+        if logged is None:
             client.set_tag(record.info.run_id, PARENT_TAG, parent.info.run_id)
         for step in sorted(new):
             client.log_metric(
@@ -145,4 +145,4 @@ class TrackedSearch:
                 timestamp=record.info.start_time,
                 step=step,
             )
-        self._told[run.sha256] = (told or set()) | new
+        self._logged[run.sha256] = (logged or set()) | new

@@ -239,7 +239,7 @@ class _Together:
                 self._new.append(each)
         # All claims are looked at before the first is waited for, so that leases run out side by side.
         self._seen = [observe_lease(context.workspace, each.settled.run.link) for each in self._new]
-        self._begun: dict[int, tuple[contextlib.ExitStack, Watched]] = {}
+        self._running: dict[int, tuple[contextlib.ExitStack, Watched]] = {}
 
     def _find(self, each: PlannedTrial) -> None:
         """What is on record of it, or is put there now; where its checkpoint is gone it fails, and ends no other."""
@@ -256,13 +256,13 @@ class _Together:
     def run_as_jobs(self, at_once: int) -> list[TrialResult]:
         """All are queued at once; the scheduler keeps the bound."""
         with showing_slow_ranks(self._context), self._all_of_them():
-            begun = {number: found for number in range(len(self._new)) if (found := self._begin(number)) is not None}
-            numbers = list(begun)
+            watched = {number: found for number in range(len(self._new)) if (found := self._begin(number)) is not None}
+            numbers = list(watched)
             if numbers:
                 run_all_to_completion(
                     self._context,
                     self._spec,
-                    list(begun.values()),
+                    list(watched.values()),
                     at_once=at_once,
                     tolerable=_ends_alone,
                     ended=lambda place, error: self._ended(numbers[place], error),
@@ -313,7 +313,7 @@ class _Together:
                 raise
             self._results[trial.label] = failed(context, self._results[trial.label], error)
             return None
-        self._begun[number] = stack, watched
+        self._running[number] = stack, watched
         return watched
 
     def _is_others(self, each: PlannedTrial) -> bool:
@@ -326,13 +326,13 @@ class _Together:
 
     def _leave(self, number: int, error: HeadwayError) -> None:
         """It is begun again."""
-        stack, _ = self._begun.pop(number)
+        stack, _ = self._running.pop(number)
         stack.__exit__(type(error), error, None)
 
     def _ended(self, number: int, error: HeadwayError | None) -> None:
         each, context = self._new[number], self._context
         context.at.run = each.run.sha256[:16]
-        stack, (_, poll) = self._begun[number]
+        stack, (_, poll) = self._running[number]
         if isinstance(error, RunStopped):
             if self._pause is None or not _is_at_rung(context, each, self._pause.step, error):
                 raise error

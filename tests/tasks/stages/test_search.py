@@ -56,7 +56,7 @@ class Machine:
     compared: int = 0
     finalists: list[list[TrialResult]] = field(default_factory=list)
     require_trainable: Callable[..., None] = lambda *arguments: None
-    tracked: Any = field(default_factory=lambda: SimpleNamespace(tell=lambda *arguments, **fields: None))
+    tracked: Any = field(default_factory=lambda: SimpleNamespace(log=lambda *arguments, **fields: None))
 
     def key(self, trial: Trial) -> Any:
         return trial.number if trial.seed is None else (trial.number, trial.seed)

@@ -35,9 +35,9 @@ def test_a_search_is_one_run_above_its_trials_also_where_it_is_killed_and_repeat
         """Another process would begin with nothing, too."""
         tracked = TrackedSearch(context, SPEC, TrainingSpec(max_steps=40), MANIFEST, uri)
         one, other = {10: 0.5}, {10: 0.4}
-        tracked.tell("loss", {"trial 1": (run_of(1), one), "trial 2": (run_of(2), other)}, None, 20, is_over=False)
+        tracked.log("loss", {"trial 1": (run_of(1), one), "trial 2": (run_of(2), other)}, None, 20, is_over=False)
         other[40] = 0.3
-        tracked.tell("loss", {"trial 1": (run_of(1), one), "trial 2": (run_of(2), other)}, 0.3, 50, is_over=is_over)
+        tracked.log("loss", {"trial 1": (run_of(1), one), "trial 2": (run_of(2), other)}, 0.3, 50, is_over=is_over)
         experiment = client.get_experiment_by_name(pipeline)
         assert experiment is not None
         (parent,) = [each for each in client.search_runs([experiment.experiment_id]) if SEARCH_TAG in each.data.tags]
@@ -56,7 +56,7 @@ def test_a_search_is_one_run_above_its_trials_also_where_it_is_killed_and_repeat
 
     # Other settings, or other data, are another search.
     other = SPEC.model_copy(update={"seed": 1})
-    TrackedSearch(context, other, TrainingSpec(max_steps=40), MANIFEST, uri).tell(
+    TrackedSearch(context, other, TrainingSpec(max_steps=40), MANIFEST, uri).log(
         "loss", {"trial 1": (run_of(1), {40: 0.5})}, 0.5, 40, is_over=True
     )
     experiment = client.get_experiment_by_name(pipeline)
@@ -71,6 +71,6 @@ def test_a_store_that_is_away_is_told_of_once_and_ends_nothing(
     tracked = TrackedSearch(context, SPEC, TrainingSpec(max_steps=40), MANIFEST, "sqlite:////nowhere/mlflow.db")
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            tracked.tell("loss", {"trial 1": (run_of(1), {10: 0.5})}, None, 10, is_over=False)
+            tracked.log("loss", {"trial 1": (run_of(1), {10: 0.5})}, None, 10, is_over=False)
     (said,) = [each.message for each in caplog.records if "does not show the search" in each.message]
     assert "MLflow does not show the search: " in said

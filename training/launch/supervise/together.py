@@ -67,7 +67,7 @@ class _Together:
     ) -> None:
         self._room, self._free = room, list(room.slots)
         self._begin, self._ledger, self._scope = begin, ledger, scope
-        self._again, self._tell = again, ended
+        self._again, self._on_end = again, ended
         self._num_lost: dict[int, int] = defaultdict(int)
         """By run: how often it lost its ranks beside others."""
         self._beside = Beside()
@@ -93,16 +93,16 @@ class _Together:
             raise
         finally:
             self._turns.close()
-        if told := self._pace.told():
-            self._ledger.event("gang.pace", message=told)
+        if message := self._pace.summary():
+            self._ledger.event("gang.pace", message=message)
 
     def _going(self) -> Mapping[Path, bool]:
-        return {folder: self._pace.has_begun(number) for number, (_, folder) in self._taken.items()}
+        return {folder: self._pace.has_stepped(number) for number, (_, folder) in self._taken.items()}
 
     def _supervised(self, number: int) -> Steps[AttemptOutcome] | None:
-        if (begun := self._begin(number)) is None:
+        if (started := self._begin(number)) is None:
             return None
-        gang, poll = begun
+        gang, poll = started
         slot = self._free.pop(0)
         if len(self._room.slots) == 1:
             slot = self._room.whole
@@ -145,7 +145,7 @@ class _Together:
             self._again(number, error)
             return
         self._free.append(slot)
-        self._tell(number, error)
+        self._on_end(number, error)
 
 
 class _Pace:
@@ -157,7 +157,7 @@ class _Pace:
         self._step_s: dict[int, list[float]] = defaultdict(list)
         """By how many trained at a time: seconds a step."""
 
-    def has_begun(self, number: int) -> bool:
+    def has_stepped(self, number: int) -> bool:
         """Whether it has made a step."""
         return number in self._seen
 
@@ -171,11 +171,11 @@ class _Pace:
         if number not in self._seen or step > last_step or num_going != num_then:
             self._seen[number] = step, now_s, num_going
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Empty where none trained beside another."""
         medians = {num: median(seen) for num, seen in self._step_s.items() if len(seen) >= LEAST_SEEN}
         if (most := max(medians, default=1)) == 1:
             return ""
         beside_s, alone_s = medians[most], medians.get(1)
-        said = f"{most} trained at a time, a step in {1000 * beside_s:.3g} ms"
-        return said if alone_s is None else f"{said}; alone in {1000 * alone_s:.3g} ms"
+        text = f"{most} trained at a time, a step in {1000 * beside_s:.3g} ms"
+        return text if alone_s is None else f"{text}; alone in {1000 * alone_s:.3g} ms"
