@@ -29,6 +29,7 @@ NOTICES = {
     "learning_rate": "rates",
     "trial": "trial",
     "rung": "rung",
+    "gang.again": "again",
     "gang.pace": "pace",
     "recipe.untried": "untried",
     "shard.excluded": "split",

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SEARCH_TAG, PARENT_TAG = "headway.search", "mlflow.parentRunId"
+DECIDES_NOTHING = {"max_parallel", "min_starts", "budget_steps"}
+"""Of a search's settings: with others it is the same search, which goes on."""
 GOES_ON = "SCHEDULED"
 """MLflow's status of a search between two rungs: none of MLflow's words says that the same command continues it."""
 
@@ -38,7 +40,7 @@ class TrackedSearch:
     ) -> None:
         self._context, self._spec, self._uri = context, spec, tracking_uri
         parts = {
-            "trials": spec.model_dump(mode="json"),
+            "trials": spec.model_dump(mode="json", exclude=DECIDES_NOTHING),
             "training": training.model_dump(mode="json"),
             "manifest": manifest.sha256,
         }
@@ -69,46 +71,36 @@ class TrackedSearch:
         if self._is_off:
             return
         try:
-            self._log_search(metric, figures, best, num_steps, is_over=is_over)
+            client, parent = self._client_and_run()
+            for name, (run, by_step) in figures.items():
+                self._log_trial(client, parent, name, run, metric, by_step)
+            if best is not None:
+                # By steps, so that the chart says what more of them brought; with the same time again, it is one point.
+                millis = parent.info.start_time
+                client.log_metric(parent.info.run_id, f"best/{metric}", best, timestamp=millis, step=num_steps)
+            if is_over:
+                client.set_terminated(parent.info.run_id, "FINISHED")  # with its end
+            else:
+                client.update_run(parent.info.run_id, status=GOES_ON)
         except Exception as error:
             # The ledger and the report have all of it; a search of days is not to end for a copy.
             self._is_off = True
             message = str(error).partition("\n")[0]
             log.warning("MLflow does not show the search: %s", message or type(error).__name__)
 
-    def _log_search(
-        self,
-        metric: str,
-        figures: Mapping[str, tuple[RunSpec, Mapping[int, float]]],
-        best: float | None,
-        num_steps: int,
-        *,
-        is_over: bool,
-    ) -> None:
+    def _client_and_run(self) -> tuple[MlflowClient, Run]:
         if self._client is None:
             self._client = mlflow_store.connect(self._uri)
-        client = self._client
-        parent = self._parent(client)
-        for name, (run, by_step) in figures.items():
-            self._log_trial(client, parent, name, run, metric, by_step)
-        millis = parent.info.start_time
-        if best is not None:
-            # By steps, so that the chart says what more of them brought; again with the same time, it is one point.
-            client.log_metric(parent.info.run_id, f"best/{metric}", best, timestamp=millis, step=num_steps)
-        if is_over:
-            client.set_terminated(parent.info.run_id, "FINISHED")
-        else:
-            client.update_run(parent.info.run_id, status=GOES_ON)
+        if self._run is None:
+            self._run = self._find_or_create(self._client)
+        return self._client, self._run
 
-    def _parent(self, client: MlflowClient) -> Run:
-        if self._run is not None:
-            return self._run
+    def _find_or_create(self, client: MlflowClient) -> Run:
         pipeline = self._context.pipeline
         experiment_id = mlflow_store.find_or_create_experiment(client, self._context.workspace, pipeline)
         found = client.search_runs([experiment_id], f"tags.`{SEARCH_TAG}` = '{self._key}'", max_results=1)
         if found:
-            self._run = found[0]
-            return self._run
+            return found[0]
         day = f"{datetime.now(UTC):%Y-%m-%d}"
         tags = {
             SEARCH_TAG: self._key,
@@ -117,9 +109,9 @@ class TrackedSearch:
             "mlflow.source.name": f"headway trials {pipeline}",
             "mlflow.source.type": "JOB",
         }
-        self._run = client.create_run(experiment_id, run_name=f"{pipeline} search {day} {self._key[:8]}", tags=tags)
-        client.log_batch(self._run.info.run_id, params=mlflow_store.params_of(self._spec.model_dump(mode="json")))
-        return self._run
+        made = client.create_run(experiment_id, run_name=f"{pipeline} search {day} {self._key[:8]}", tags=tags)
+        client.log_batch(made.info.run_id, params=mlflow_store.params_of(self._spec.model_dump(mode="json")))
+        return made
 
     def _log_trial(
         self,

@@ -123,6 +123,7 @@ EVENTS: Mapping[str, Declared] = {
         "The trials of a round are ranked at a step, and which of them go on.",
         "message step trials promoted steps_spent",
     ),
+    "gang.again": _at("A run that lost its ranks beside others begins again, with a place less for all.", "message"),
     "gang.pace": _at("How long a step took of runs that trained side by side, and alone.", "message"),
     "devices.wait": _span("Devices are waited for.", "devices"),
     "devices.waiting": _at("By whom they are taken.", "message"),

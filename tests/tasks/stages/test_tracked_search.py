@@ -54,6 +54,12 @@ def test_a_search_is_one_run_above_its_trials_also_where_it_is_killed_and_repeat
     assert searched(is_over=False) == GOES_ON
     assert searched(is_over=True) == "FINISHED"
 
+    # How many train at a time and when it ends decide no proposal.
+    again = SPEC.model_copy(update={"max_parallel": 2, "budget_steps": 500})
+    TrackedSearch(context, again, TrainingSpec(max_steps=40), MANIFEST, uri).log(
+        "loss", {"trial 1": (run_of(1), {10: 0.5})}, None, 20, is_over=True
+    )
+
     # Other settings, or other data, are another search.
     other = SPEC.model_copy(update={"seed": 1})
     TrackedSearch(context, other, TrainingSpec(max_steps=40), MANIFEST, uri).log(

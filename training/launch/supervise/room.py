@@ -36,8 +36,6 @@ class Room:
     slots: Sequence[Slot]
     whole: Slot
     """All there is, for a gang that trains alone."""
-    bound: str
-    """What there is not more of."""
     is_here: bool
     largest_bytes: int = 0
     """Of memory, that the ranks of one gang had, as far as is known."""
@@ -73,7 +71,7 @@ def room_for(spec: LaunchSpec, num_threads: int, at_most: int, *, uses_gpus: boo
         # Turn about: the best hosts are shared out, and so are those that stand by.
         shares = [spec.ssh.model_copy(update={"hosts": hosts[place::num]}) for place in range(num)]
         slots = [Slot(spec=spec.model_copy(update={"ssh": share})) for share in shares]
-        return Room(slots=slots, whole=whole, bound=f"{len(hosts)} hosts", is_here=False)
+        return Room(slots=slots, whole=whole, is_here=False)
     gpus = visible_gpus() if uses_gpus else []
     if len(gpus) >= spec.world_size:
         shares_of_gpus = [gpus[first : first + spec.world_size] for first in range(0, len(gpus), spec.world_size)]
@@ -82,11 +80,10 @@ def room_for(spec: LaunchSpec, num_threads: int, at_most: int, *, uses_gpus: boo
             for share in shares_of_gpus[:at_most]
             if len(share) == spec.world_size
         ]
-        return Room(slots=slots, whole=whole, bound=f"{len(gpus)} GPUs", is_here=True)
-    num_processors = usable_processors()
-    num = min(at_most, max(1, int(num_processors // (spec.world_size * num_threads))))
+        return Room(slots=slots, whole=whole, is_here=True)
+    num = min(at_most, max(1, int(usable_processors() // (spec.world_size * num_threads))))
     slots = [Slot(spec=spec) for _ in range(num)]
-    return Room(slots=slots, whole=whole, bound=f"{num_processors:.3g} processors", is_here=True)
+    return Room(slots=slots, whole=whole, is_here=True)
 
 
 def visible_gpus() -> list[str]:

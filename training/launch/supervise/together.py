@@ -140,7 +140,7 @@ class _Together:
             message = (
                 f"{folder.name} lost its ranks beside others and begins again, with {len(self._room.slots)} at a time"
             )
-            self._ledger.event("gang.pace", message=message)
+            self._ledger.event("gang.again", message=message)
             self._turns.waiting.append(number)
             self._again(number, error)
             return

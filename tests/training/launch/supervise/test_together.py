@@ -34,7 +34,7 @@ class Team:
         self.arguments = [arguments] * num
         self.ledger = Ledger(folder / "flow.jsonl")
         slots = [Slot(spec=SPEC, environment={"SLOT": str(number)}) for number in range(num_slots)]
-        self.room = Room(slots=slots, whole=Slot(spec=SPEC, environment={"SLOT": "all"}), bound="a test", is_here=False)
+        self.room = Room(slots=slots, whole=Slot(spec=SPEC, environment={"SLOT": "all"}), is_here=False)
         self.lost: list[int] = []
         self.going: set[int] = set()
         self.most = 0
@@ -125,6 +125,8 @@ def test_one_that_is_lost_beside_others_begins_again_with_a_place_less_and_one_a
     team.run()
     assert team.lost == [1] and team.ended == dict.fromkeys(range(3))
     assert len(team.room.slots) == 1 and team.runs[1].num_attempts() == 2
+    (again,) = [event["message"] for event in read_events(tmp_path / "flow.jsonl") if event["event"] == "gang.again"]
+    assert again == "run-1 lost its ranks beside others and begins again, with 1 at a time"
 
     always = Team(tmp_path / "always", 2, 2, "--steps", "6")
     always.arguments[0] = ("--trouble", '{"kind": "kill", "step": 3}')
