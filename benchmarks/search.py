@@ -22,7 +22,8 @@ from benchmarks.figures import Figure, show
 from benchmarks.search_tasks import DIVERGED, LR, MOMENTUM, TASKS, WIDTH, Data, Run, Task
 from headway.tasks.search.proposals import PastTrial, next_round
 from headway.tasks.search.rungs import RungScore, levels, num_promoted, promoted
-from headway.tasks.search.trials_spec import Settings, Trial, TrialsSpec
+from headway.tasks.search.space import Settings
+from headway.tasks.search.trials_spec import Trial, TrialsSpec
 from headway.training.config.training_spec import TrainingSpec
 
 TRIALS_PER_ROUND, ROUNDS, PRUNED_TRIALS = 9, 9, 54

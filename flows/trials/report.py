@@ -19,16 +19,18 @@ from headway.flows.trials.search_page import render_html
 from headway.flows.trials.summary import (
     TrialRow,
     TrialsSummary,
+    cells,
     final_figure,
     places,
     rung_figures,
     rung_names,
+    setting_names,
     steps_line,
 )
 from headway.flows.trials.wanted import SearchPlan
 from headway.tasks.core.artifacts import artifact_key, show_table
 from headway.tasks.core.context import RunContext
-from headway.tasks.search.trials_spec import Settings, shown
+from headway.tasks.search.space import Settings
 from headway.tasks.stages.search import SearchedTrial, SearchResult
 
 
@@ -52,8 +54,10 @@ def report(context: RunContext, found: SearchResult, best: RetrainSummary) -> Tr
     )
     context.workspace.publish(f"ledger/{context.budget_scope}/trials.html", render_html(summary, time.time()).encode())
     context.workspace.publish_json(f"ledger/{context.budget_scope}/trials.json", summary.model_dump(mode="json"))
+    names = setting_names(row.settings for row in summary.trials)
     rows = [
-        row.settings
+        dict.fromkeys(names)
+        | row.settings
         | {f"at step {step:,}": row.rungs.get(step) for step in summary.levels[:-1]}
         | {summary.metric: row.value, "steps": row.steps, "trial": row.trial, "failed": row.what}
         for row in summary.trials
@@ -151,11 +155,12 @@ def print_ranking(summary: TrialsSummary, console: Console) -> None:
     by = f" by {summary.metric}, {direction} is better, on {evaluated}"
     console.print(headed(count(len(summary.trials), "trial"), by))
     table = Table(box=None, padding=(0, 2), header_style="dim")
-    for name in ("", "trial", *summary.trials[0].settings, *rung_names(summary), summary.metric, "run"):
+    settings = setting_names(row.settings for row in summary.trials)
+    for name in ("", "trial", *settings, *rung_names(summary), summary.metric, "run"):
         table.add_column(name, no_wrap=True)
     for place, row in enumerate(summary.trials, start=1):
-        cells = [*places(place, row), *map(shown, row.settings.values()), *rung_figures(summary, row)]
-        table.add_row(*cells, final_figure(row), row.run)
+        texts = [*places(place, row), *cells(row.settings, settings), *rung_figures(summary, row)]
+        table.add_row(*texts, final_figure(row), row.run)
     print_table(console, table)
     if len(summary.levels) > 1:
         console.print(f"  steps      {steps_line(summary)}")
@@ -168,10 +173,11 @@ def print_ranking(summary: TrialsSummary, console: Console) -> None:
 def print_wanted(plan: SearchPlan, console: Console) -> None:
     """Settings that no score decides, and what the whole search costs in steps."""
     table = Table(box=None, padding=(0, 2), header_style="dim")
-    for name in ("trial", *plan.drawn[0].settings):
+    settings = setting_names(trial.settings for trial in plan.drawn)
+    for name in ("trial", *settings):
         table.add_column(name, no_wrap=True)
     for trial in plan.drawn:
-        table.add_row(str(trial.number), *map(shown, trial.settings.values()))
+        table.add_row(str(trial.number), *cells(trial.settings, settings))
     print_table(console, table)
     if (later := plan.num_trials - len(plan.drawn)) > 0:
         console.print(f"  later      {count(later, 'trial')} more, by what those before came to")

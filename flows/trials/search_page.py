@@ -20,13 +20,15 @@ from headway.data_contracts.types.report_text import figure as shown_figure
 from headway.flows.trials.summary import (
     TrialRow,
     TrialsSummary,
+    cells,
     final_figure,
     places,
     rung_figures,
     rung_names,
+    setting_names,
     steps_line,
 )
-from headway.tasks.search.trials_spec import Value, shown
+from headway.tasks.search.space import Value, shown
 
 LISTED = 20
 LOG_RATIO = 30
@@ -107,7 +109,8 @@ def _axis(name: str, values: Sequence[float]) -> Axis:
     return Axis.over(name, values, scale="log" if positive else "linear")
 
 
-def _setting(name: str, values: Sequence[Value]) -> _Setting:
+def _setting(name: str, compared: Sequence[tuple[TrialRow, float]]) -> _Setting:
+    values = [row.settings[name] for row, _ in compared if name in row.settings]
     numbers = [float(each) for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
     if len(numbers) == len(values):
         return _Setting(name=name, axis=_axis(name, numbers), ends=_ends(numbers))
@@ -149,7 +152,7 @@ def _together(found: TrialsSummary) -> str:
     compared = _compared(found)
     if len(compared) < 2:
         return ""
-    settings = [_setting(name, [row.settings[name] for row, _ in compared]) for name in compared[0][0].settings]
+    settings = [_setting(name, compared) for name in setting_names(row.settings for row, _ in compared)]
     values = [value for _, value in compared]
     last = _Setting(name=_at(found), axis=_axis(_at(found), values), ends=_ends(values))
     axes = [*settings, last]
@@ -161,8 +164,13 @@ def _together(found: TrialsSummary) -> str:
     drawn = []
     # The worst first, so that the better ones lie over them.
     for row, value in sorted(compared, key=lambda pair: pair[1], reverse=not found.greater_is_better):
-        shares = [each.axis.place(each.number(row.settings[each.name])) for each in settings]
-        points = [f"{short(x)},{short(y(at))}" for x, at in zip(xs, [*shares, last.axis.place(value)], strict=True)]
+        # Past the axis of a setting that did not vary beside the others.
+        shares = [
+            (x, each.axis.place(each.number(row.settings[each.name])))
+            for x, each in zip(xs, settings, strict=False)  # the last axis is the figure's
+            if each.name in row.settings
+        ]
+        points = [f"{short(x)},{short(y(at))}" for x, at in [*shares, (xs[-1], last.axis.place(value))]]
         is_kept = row is found.trials[0]
         weight = "stroke-width:3" if is_kept else "stroke-width:1;opacity:0.55"
         says = f"trial {row.trial}: {', '.join(f'{n} {shown(v)}' for n, v in row.settings.items())}; {value:.4g}"
@@ -182,7 +190,7 @@ def _together(found: TrialsSummary) -> str:
         f"<svg class='plot' viewBox='0 0 {short(WIDTH)} {short(HEIGHT)}' role='img' aria-label='Settings and figures'>"
         f"{''.join(drawn)}</svg>"
     )
-    note = "A line is a trial; the thick one is kept. Point at a line to read it."
+    note = "A line is a trial; the thick one is kept. It passes by settings that it did not vary. Point at it to read it."
     return section("All settings at once", picture + f"<p class='below'>{_level_key(found)}</p>", note=note)
 
 
@@ -196,13 +204,15 @@ def _one_by_one(found: TrialsSummary) -> str:
     if len(compared) < 2:
         return ""
     y = _axis(_at(found), [value for _, value in compared])
-    names = sorted(compared[0][0].settings, key=lambda name: -(explained(found, name) or 0.0))
+    names = setting_names(row.settings for row, _ in compared)
     figures = []
-    for name in names:
-        setting = _setting(name, [row.settings[name] for row, _ in compared])
+    for name in sorted(names, key=lambda name: -(explained(found, name) or 0.0)):
+        setting = _setting(name, compared)
         plot = Plot(caption=f"{name} and {_at(found)}", x=setting.axis, y=y)
         groups: dict[int, list[tuple[float, float]]] = defaultdict(list)
         for row, value in compared:
+            if name not in row.settings:
+                continue
             groups[_level(found, row)].append((setting.number(row.settings[name]), value))
         for level, points in sorted(groups.items()):
             plot.points(points, colour(level), radius=3.5)
@@ -221,13 +231,14 @@ def _one_by_one(found: TrialsSummary) -> str:
 def explained(found: TrialsSummary, name: str) -> float | None:
     """The correlation ratio of a setting and the ranks of the trials at the first level, from 0 to 1.
 
-    None: too few were compared. Source: Fisher, Statistical Methods for Research Workers, 1925 (eta squared).
+    Of the trials in which it varied. None: too few were compared.
+    Source: Fisher, Statistical Methods for Research Workers, 1925 (eta squared).
     """
-    compared = _compared(found)
+    compared = [pair for pair in _compared(found) if name in pair[0].settings]
     if len(compared) < LEAST_RANKED:
         return None
     ranks = np.argsort(np.argsort([value for _, value in compared], kind="stable"), kind="stable").astype(float)
-    setting = _setting(name, [row.settings[name] for row, _ in compared])
+    setting = _setting(name, compared)
     numbers = np.array([setting.number(row.settings[name]) for row, _ in compared])
     if not setting.words and len(np.unique(numbers)) > NUM_BINS:
         numbers = np.searchsorted(np.quantile(numbers, np.arange(1, NUM_BINS) / NUM_BINS), numbers, side="right")
@@ -273,9 +284,9 @@ def _best_by_round(found: TrialsSummary) -> list[tuple[float, float]]:
 
 
 def _ranking(found: TrialsSummary) -> str:
-    names = tuple(found.trials[0].settings)
+    names = setting_names(row.settings for row in found.trials)
     rows = [
-        (*places(place, row), *map(shown, row.settings.values()), *rung_figures(found, row), final_figure(row), row.run)
+        (*places(place, row), *cells(row.settings, names), *rung_figures(found, row), final_figure(row), row.run)
         for place, row in enumerate(found.trials, 1)
     ]
     titles = ("", "trial", *names, *rung_names(found), found.metric, "run")

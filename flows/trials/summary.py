@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from pydantic import BaseModel
 
 from headway.data_contracts.store.errors import Cause
 from headway.data_contracts.types.notebook_card import notebook_card
 from headway.data_contracts.types.report_text import count
 from headway.flows.report.summary import RetrainSummary
-from headway.tasks.search.trials_spec import Settings, shown
+from headway.tasks.search.space import Settings, shown
 
 
 class TrialRow(BaseModel):
@@ -58,9 +60,9 @@ class TrialsSummary(BaseModel):
     def _repr_html_(self) -> str:
         """For a notebook: the ranking, and below it what became of the best."""
         direction = "higher" if self.greater_is_better else "lower"
-        settings = tuple(self.trials[0].settings)
+        settings = setting_names(row.settings for row in self.trials)
         rows = [
-            (*places(place, row), *map(shown, row.settings.values()), *rung_figures(self, row), final_figure(row))
+            (*places(place, row), *cells(row.settings, settings), *rung_figures(self, row), final_figure(row))
             for place, row in enumerate(self.trials, 1)
         ]
         ranking = notebook_card(
@@ -76,6 +78,16 @@ class TrialsSummary(BaseModel):
             rows=rows,
         )
         return ranking + self.best._repr_html_()
+
+
+def setting_names(settings: Iterable[Settings]) -> tuple[str, ...]:
+    """Of all trials: some vary beside certain values of others alone."""
+    return tuple(dict.fromkeys(name for each in settings for name in each))
+
+
+def cells(settings: Settings, names: Sequence[str]) -> tuple[str, ...]:
+    """As a table has them; empty where a setting did not vary."""
+    return tuple(shown(settings[name]) if name in settings else "" for name in names)
 
 
 def rung_names(summary: TrialsSummary) -> tuple[str, ...]:

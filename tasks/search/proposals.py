@@ -8,24 +8,15 @@ which learns.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.tasks.search.trials_spec import (
-    Choices,
-    Range,
-    Settings,
-    Settle,
-    Trial,
-    TrialsSpec,
-    Value,
-    numbered,
-    shown,
-    with_settings,
-)
+from headway.tasks.search.space import Settings, Value, Varied, shown
+from headway.tasks.search.trials_spec import Settle, Trial, TrialsSpec, numbered, with_settings
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.data.splitmix import hash_text
 
@@ -33,10 +24,13 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
+    from optuna.trial import Trial as OptunaTrial
 
-WANTED_PER_TRIAL, ASKED_PER_TRIAL = 10, 100
-"""Proposals, at most, for each trial that a round is to have: such as can be trained, for in a small space they repeat
-what was tried, and all."""
+ASKED_PER_TRIAL: Mapping[str, int] = {"tpe": 100, "gp": 2}
+"""Proposals, at most, for each trial that a round is to have: in a small space they repeat what was tried, and one of a
+Gaussian process takes a second. Draws take the place of what is missing then."""
+WANTED_PER_TRIAL = 10
+"""Of those, such as can be trained; and draws."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,27 +68,44 @@ def next_round(
         per_round = spec.draws or len(drawn)  # all of a grid are one round
         return drawn[number * per_round : (number + 1) * per_round]
     assert spec.draws is not None  # as the spec has it
-    asked = islice(_asked(spec, number, records, max_steps), ASKED_PER_TRIAL * spec.draws)
-    wanted = islice(_trainable(training, asked, settle), WANTED_PER_TRIAL * spec.draws)
+    asked = islice(_asked(spec, number, records, max_steps), ASKED_PER_TRIAL[spec.method] * spec.draws)
+    proposed = islice(_trainable(spec, training, asked, settle), WANTED_PER_TRIAL * spec.draws)
+    wanted = chain(proposed, _trainable(spec, training, _redrawn(spec, training, number), settle))
     return numbered(training, wanted, [record.trial for record in records], at_most=spec.draws, settle=settle)
 
 
 def _asked(spec: TrialsSpec, number: int, records: Sequence[PastTrial], max_steps: int) -> Iterator[Settings]:
-    """Without end."""
-    study = _study(spec, number, records, max_steps)
-    space = {name: _distribution(values) for name, values in spec.vary.items()}
+    """Without end: of the settings that vary, those that do beside the others."""
+    study, space = _study(spec, number, records, max_steps), spec.space
     while True:
         # What was asked for stays open in the study, so that the next is another.
-        asked = study.ask(space).params
-        yield {name: _value(spec.vary[name], asked[name]) for name in spec.vary}
+        asked, chosen = study.ask(), Settings()
+        for name, varied in space.varied.items():
+            if space.is_active(name, chosen):
+                chosen[name] = _suggested(asked, name, varied)
+        yield chosen
 
 
-def _trainable(training: TrainingSpec, asked: Iterable[Settings], settle: Settle) -> Iterator[Settings]:
-    """A sampler knows no conditions between settings."""
-    for settings in asked:
+def _redrawn(spec: TrialsSpec, training: TrainingSpec, number: int) -> Iterator[Settings]:
+    """Draws of a round, none of which another round draws."""
+    assert spec.draws is not None  # as the spec has it
+    space, num = spec.space, WANTED_PER_TRIAL * spec.draws
+    with contextlib.suppress(ConfigError):  # next to nothing is allowed
+        for each in range(num):
+            yield space.draw(spec.seed, spec.draws + number * num + each, training)
+
+
+def _trainable(
+    spec: TrialsSpec, training: TrainingSpec, asked: Iterable[Settings], settle: Settle
+) -> Iterator[Settings]:
+    """Whole settings. A sampler knows nothing of what follows from some, is required of them, or can be trained."""
+    space = spec.space
+    for chosen in asked:
         with contextlib.suppress(ConfigError):
-            settle(with_settings(training, settings))
-            yield settings
+            settings = space.completed(chosen, training)
+            if space.is_allowed(settings, training):
+                settle(with_settings(training, settings))
+                yield settings
 
 
 def _study(spec: TrialsSpec, number: int, records: Sequence[PastTrial], max_steps: int) -> Study:
@@ -103,15 +114,18 @@ def _study(spec: TrialsSpec, number: int, records: Sequence[PastTrial], max_step
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=_sampler(spec, number))
-    space = {name: _distribution(values) for name, values in spec.vary.items()}
+    varied = spec.space.varied
+    space = {name: _distribution(each) for name, each in varied.items()}
     level = _level_to_learn_from(records, len(space)) if spec.method == "gp" else max_steps
     for record in records:
         # Never as running: a paused trial would count as a bad one.
         is_complete = level in record.values and not record.has_failed
+        # Without those that follow from others, or did not vary beside them.
+        chosen = {name: value for name, value in record.trial.settings.items() if name in space}
         study.add_trial(
             create_trial(
-                params={name: _param(spec.vary[name], value) for name, value in record.trial.settings.items()},
-                distributions=space,
+                params={name: _param(varied[name], value) for name, value in chosen.items()},
+                distributions={name: space[name] for name in chosen},
                 state=TrialState.COMPLETE if is_complete else TrialState.PRUNED,
                 value=record.values[level] if is_complete else None,
                 # None of a trial that failed: it ranks behind all others.
@@ -132,31 +146,41 @@ def _level_to_learn_from(records: Sequence[PastTrial], num_settings: int) -> int
 
 
 def _sampler(spec: TrialsSpec, number: int) -> BaseSampler:
+    from optuna.exceptions import ExperimentalWarning
     from optuna.samplers import GPSampler, TPESampler
 
     seed = hash_text("search", str(spec.seed), str(number)) >> 33  # numpy's seeds have 32 bits
     if spec.method == "gp":
         return GPSampler(seed=seed, n_startup_trials=1)
-    return TPESampler(seed=seed, n_startup_trials=1)  # our own draws were the first
+    with warnings.catch_warnings():
+        # Optuna may spell it otherwise in a later version, and ours is pinned.
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        # Our own draws were the first. Settings that vary beside some others alone are groups of their own.
+        return TPESampler(seed=seed, n_startup_trials=1, multivariate=True, group=spec.space.is_conditional)
 
 
-def _distribution(values: Choices | Range) -> BaseDistribution:
+def _distribution(varied: Varied) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    if not isinstance(values, Range):
+    if varied.values is not None:
         # By their places: `1` and `1.0`, equal in Python, are two choices.
-        return CategoricalDistribution(range(len(values)))
-    if values.integer is not None:
-        return IntDistribution(*values.integer)
-    if values.uniform is not None:
-        return FloatDistribution(*values.uniform)
-    assert values.log_uniform is not None
-    return FloatDistribution(*values.log_uniform, log=True)
+        return CategoricalDistribution(range(len(varied.values)))
+    if varied.integer is not None:
+        return IntDistribution(*varied.integer)
+    if varied.uniform is not None:
+        return FloatDistribution(*varied.uniform)
+    assert varied.log_uniform is not None
+    return FloatDistribution(*varied.log_uniform, log=True)
 
 
-def _value(values: Choices | Range, param: Any) -> Value:
-    return values.rounded(param) if isinstance(values, Range) else values[param]
+def _suggested(asked: OptunaTrial, name: str, varied: Varied) -> Value:
+    if varied.values is not None:
+        return varied.values[asked.suggest_categorical(name, range(len(varied.values)))]
+    if varied.integer is not None:
+        return asked.suggest_int(name, *varied.integer)
+    low, high = varied.uniform or varied.log_uniform or (0.0, 0.0)
+    return varied.rounded(asked.suggest_float(name, low, high, log=varied.log_uniform is not None))
 
 
-def _param(values: Choices | Range, value: Value) -> Any:
-    return value if isinstance(values, Range) else [shown(each) for each in values].index(shown(value))
+def _param(varied: Varied, value: Value) -> Any:
+    return value if varied.values is None else [shown(each) for each in varied.values].index(shown(value))

@@ -1,101 +1,30 @@
-"""Which settings of training are tried out: a grid, draws that a seed decides, or what a sampler proposes. Pure.
-
-A draw is a function of the seed, its number and the setting's name alone: ask for more draws, and the first ones stay
-what they were.
-"""
+"""Which trials a pipeline file asks for: a grid, draws that a seed decides, or what a sampler proposes. Pure."""
 
 from __future__ import annotations
 
-import itertools
-import json
-import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError, plain_message
 from headway.data_contracts.types.strict_yaml import keys_at, nearest, not_numbers
 from headway.tasks.search.rungs import GeometricRungs, levels, planned_steps, require_past_warmup
+from headway.tasks.search.space import Choices, Settings, Space, Value, Varied, shown
 from headway.training.config.training_spec import TrainingSpec
-from headway.training.data.splitmix import hash_text
 
 WHERE = "trials.vary"
 LENGTHS = ("max_steps", "max_epochs", "recipe.model.iterations")
 OF_EPOCHS = ("global_batch_sequences",)
 """What decides the length besides, where passes over rows are asked for."""
-DIGITS = 4
-"""That a drawn number has: more say nothing, and a person is to read and keep it."""
-LEAST, MOST = 1e-100, 1e100
-"""In size, of a range's ends: beyond, what lies between them is no number, or no sampler tells it apart."""
-EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
-
-
-def _number(value: Any) -> Any:
-    """YAML takes `1e-3` for a text, which a person means as a number."""
-    return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
-
-
-Value = Annotated[bool | int | float | str | None, BeforeValidator(_number)]
-Choices = Annotated[tuple[Value, ...], Field(min_length=1)]
-Settings = dict[str, Value]
 Method = Literal["grid", "random", "tpe", "gp"]
 Settle = Callable[[TrainingSpec], TrainingSpec]
 """What training with a trial's settings is once rows are counted; raises `ConfigError` where that cannot be trained."""
 LEARNING = ("tpe", "gp")
 """They propose settings by what earlier ones came to."""
-
-
-class Range(Frozen):
-    """Numbers between two, both included; one of the three."""
-
-    uniform: tuple[float, float] | None = Field(None, description="Any number, each as likely.")
-    log_uniform: tuple[float, float] | None = Field(None, description="The same of its logarithm: 0.001 to 0.1.")
-    integer: tuple[int, int] | None = Field(None, description="A whole number.")
-
-    @model_validator(mode="after")
-    def _is_one_range(self) -> Self:
-        given = [each for each in (self.uniform, self.log_uniform, self.integer) if each is not None]
-        if len(given) != 1:
-            raise ValueError("a range is one of uniform, log_uniform and integer: `{log_uniform: [0.001, 0.1]}`")
-        low, high = given[0]
-        if not low < high or (self.log_uniform is not None and low <= 0):
-            raise ValueError(f"a range goes from less to more, and a logarithm's from more than 0; not {low} to {high}")
-        if any(each and not LEAST <= abs(each) <= MOST for each in (low, high)):
-            raise ValueError(f"the ends of a range are 0, or from {LEAST:g} to {MOST:g} in size; not {low} to {high}")
-        if self.uniform is not None and high - low < max(abs(low), abs(high)) / 10**DIGITS:
-            raise ValueError(
-                f"from {low} to {high} there is no number of {DIGITS} digits, which is what draws have: name the values"
-            )
-        return self
-
-    def at(self, share: float) -> Value:
-        """The number at this share of the way, from 0 up to but not including 1."""
-        if self.integer is not None:
-            least, most = self.integer
-            return least + int(share * (most - least + 1))
-        if self.uniform is not None:
-            low, high = self.uniform
-            return self.rounded(low + share * (high - low))
-        assert self.log_uniform is not None
-        low, high = self.log_uniform
-        return self.rounded(low * math.exp(share * math.log(high / low)))
-
-    def rounded(self, number: float) -> Value:
-        """The number as a person reads and keeps it."""
-        if self.integer is not None:
-            return int(number)
-        low, high = self.uniform or self.log_uniform or (number, number)
-        return _short(number, low, high)
-
-
-def _short(number: float, low: float, high: float) -> float:
-    # Rounding may leave the range, which includes both its ends.
-    return min(max(float(f"{number:.{DIGITS}g}"), low), high)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,18 +55,26 @@ class Trial:
         return "   ".join(f"{name} {shown(value)}" for name, value in self.settings.items())
 
 
-def shown(value: Value) -> str:
-    """As a pipeline file has it."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 class TrialsSpec(Frozen):
     """Settings of `training` that vary between trials; all others are the pipeline file's."""
 
-    vary: dict[str, Choices | Range] = Field(
+    vary: dict[str, Choices | Varied] = Field(
         min_length=1,
         description="By dotted name below `training`: a list of values, or a range such as "
-        "`{log_uniform: [0.0003, 0.03]}`, `{uniform: [0, 0.5]}` or `{integer: [2, 8]}`.",
+        "`{log_uniform: [0.0003, 0.03]}`, `{uniform: [0, 0.5]}` or `{integer: [2, 8]}`. With `when` it varies beside "
+        "some values of another setting alone: `{values: [0.9, 0.95], when: {optimizer.kind: muon}}`.",
+    )
+    derive: dict[str, Value] = Field(
+        {},
+        exclude_if=lambda derive: not derive,
+        description="Settings that follow from others, by dotted name below `training`: `recipe.model.hidden: 4 * "
+        "recipe.model.width`. The quotient of whole numbers that leaves no rest is whole.",
+    )
+    require: tuple[str, ...] = Field(
+        (),
+        exclude_if=lambda require: not require,
+        description="What holds for the settings of each trial: `recipe.model.width % recipe.model.heads == 0`. A "
+        "grid leaves out what does not meet it, and a draw is drawn again.",
     )
     search: Method | None = Field(
         None,
@@ -183,6 +120,7 @@ class TrialsSpec(Frozen):
 
     @model_validator(mode="after")
     def _is_one_search(self) -> Self:
+        space = self.space  # which refuses what is none
         if self.method == "grid":
             if self.draws is not None or self.rounds > 1:
                 raise ValueError("a grid tries every combination of its lists, once: no draws and no rounds")
@@ -190,6 +128,8 @@ class TrialsSpec(Frozen):
             raise ValueError(f"search {self.method} draws settings: say how many a round has, such as draws: 9")
         if self.is_learning and self.rounds == 1:
             raise ValueError(f"search {self.method} learns from earlier rounds: say how many, such as rounds: 6")
+        if self.method == "gp" and space.is_conditional:
+            raise ValueError("a Gaussian process takes no settings with `when`: search with tpe")
         if self.finalist_seeds > 1 and "seed" in self.vary:
             raise ValueError("finalist_seeds compares settings over seeds: a seed that varies is no setting then")
         if isinstance(self.rungs, tuple):
@@ -201,6 +141,10 @@ class TrialsSpec(Frozen):
                         f"rungs: {following:,} follows {step:,}, and each is to be more than the one before"
                     )
         return self
+
+    @property
+    def space(self) -> Space:
+        return Space.of(self.vary, self.derive, self.require)
 
     @property
     def method(self) -> Method:
@@ -229,7 +173,7 @@ class TrialsSpec(Frozen):
         """
         if self.budget_steps is None:
             return
-        num = self.draws or math.prod(len(values) for values in self.vary.values() if not isinstance(values, Range))
+        num = self.draws or len(self.space.combinations(training))
         if (wanted := planned_steps(num, self.levels_of(training))) > self.budget_steps:
             raise ConfigError(
                 f"the first round, {num} trials, takes {wanted:,} steps, more than budget_steps, "
@@ -251,15 +195,15 @@ class TrialsSpec(Frozen):
             ConfigError: a name or a value that `training` does not take, too many trials, a range without draws, or
                 rungs that are none of a trial or lie within its warm-up.
         """
-        for name in self.vary:
-            _require_setting(name)
+        for name in (*self.vary, *self.derive):
+            _require_setting(name, "trials.derive" if name in self.derive else WHERE)
             if self.rungs is not None and name in (*LENGTHS, *(() if training.max_epochs is None else OF_EPOCHS)):
                 raise ConfigError(
                     f"trials that are compared at rungs are to be of one length, and `{name}` varies.",
-                    where=f"{WHERE}.{name}",
+                    where=f"{'trials.derive' if name in self.derive else WHERE}.{name}",
                     advice="Leave it at one value, or leave out trials.rungs.",
                 )
-        trials = numbered(training, self._settings(), settle=settle)
+        trials = numbered(training, self._settings(training), settle=settle)
         # Trees are counted without rows.
         length = training.for_rows(0) if training.grows_trees else training
         if length.max_epochs is None:
@@ -269,39 +213,21 @@ class TrialsSpec(Frozen):
                 require_past_warmup(steps, trial.training)
         return trials
 
-    def _settings(self) -> Iterator[Settings]:
-        count = self.draws
-        if count is None:
-            for name, values in self.vary.items():
-                if isinstance(values, Range):
-                    raise ConfigError(
-                        "a range has no end of values.",
-                        where=f"{WHERE}.{name}",
-                        advice="Say how many to draw, such as `draws: 16`, or give a list.",
-                    )
-            count = math.prod(len(values) for values in self.vary.values() if not isinstance(values, Range))
-        if count * self.rounds > self.max_trials:
+    def _settings(self, training: TrainingSpec) -> Iterable[Settings]:
+        """Of a grid all; of draws as they are asked for."""
+        grid = self.space.combinations(training) if self.draws is None else []
+        if (num := (self.draws or len(grid)) * self.rounds) > self.max_trials:
             what = "combinations" if self.draws is None else "draws"
-            count *= self.rounds
             raise ConfigError(
-                f"{count} {what} are more than max_trials, {self.max_trials}.",
+                f"{num} {what} are more than max_trials, {self.max_trials}.",
                 where="trials",
                 advice="Draw fewer with `draws`, vary less, or raise max_trials.",
             )
-        if self.draws is not None:
-            # Of random draws a later round is what more draws would have been.
-            rounds = 1 if self.is_learning else self.rounds
-            return (self._drawn(number) for number in range(self.draws * rounds))
-        lists = [values for values in self.vary.values() if not isinstance(values, Range)]
-        return (dict(zip(self.vary, values, strict=True)) for values in itertools.product(*lists))
-
-    def _drawn(self, number: int) -> Settings:
-        drawn: Settings = {}
-        for name, values in self.vary.items():
-            # 53 bits, as many as a float holds exactly, so that the share stays below 1.
-            share = (hash_text("trial", str(self.seed), str(number), name) >> 11) / 2**53
-            drawn[name] = values.at(share) if isinstance(values, Range) else values[int(share * len(values))]
-        return drawn
+        if self.draws is None:
+            return grid
+        # Of random draws a later round is what more draws would have been.
+        rounds, space = 1 if self.is_learning else self.rounds, self.space
+        return (space.draw(self.seed, number, training) for number in range(self.draws * rounds))
 
 
 def numbered(
@@ -332,7 +258,7 @@ def numbered(
     return tuple(trials)
 
 
-def _require_setting(name: str) -> None:
+def _require_setting(name: str, where: str) -> None:
     """What a recipe calls its own fields is the recipe's business."""
     parts = tuple(name.split("."))
     for depth, part in enumerate(parts):
@@ -340,7 +266,7 @@ def _require_setting(name: str) -> None:
         if known and part not in known:
             raise ConfigError(
                 f"`training` has no setting `{name}`.",
-                where=WHERE,
+                where=where,
                 advice=nearest(part, known).strip() or f"Known there: {', '.join(sorted(known))}.",
             )
 

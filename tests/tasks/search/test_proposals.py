@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from headway.tasks.search.proposals import PastTrial, next_round
 from headway.tasks.search.rungs import RungScore, num_promoted, promoted
-from headway.tasks.search.trials_spec import Settings, Trial, TrialsSpec
+from headway.tasks.search.space import Settings
+from headway.tasks.search.trials_spec import Trial, TrialsSpec
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 
 TRAINING = TrainingSpec(recipe=RecipeSpec(model={"width": 16}), max_steps=540)

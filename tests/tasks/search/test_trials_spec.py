@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.tasks.search.trials_spec import Range, TrialsSpec
+from headway.tasks.search.space import Varied
+from headway.tasks.search.trials_spec import TrialsSpec
 from headway.training.config.recipe_specs import GRADIENT_BOOSTING
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 
@@ -144,7 +145,7 @@ def test_a_rung_beyond_the_iterations_of_trees_is_refused_before_rows_are_there(
 )
 def test_what_is_no_range_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        Range.model_validate(given)
+        Varied.model_validate(given)
 
 
 EXPECTED: list[dict[str, Any]] = [

@@ -1,0 +1,300 @@
+"""The settings that trials have: which vary and over what, which follow from others, and which go together. Pure.
+
+A draw is a function of the seed, its number and the setting's name alone: ask for more draws, and the first ones stay
+what they were.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from headway.data_contracts.store.documents import Frozen
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.types.strict_yaml import nearest
+from headway.tasks.search.expressions import Expression, Operand, parse
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.data.splitmix import hash_text
+
+DIGITS = 4
+"""That a drawn number has: more say nothing, and a person is to read and keep it."""
+LEAST, MOST = 1e-100, 1e100
+"""In size, of a range's ends: beyond, what lies between them is no number, or no sampler tells it apart."""
+EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+MAX_COMBINATIONS = 100_000
+"""Of a grid's lists, before conditions and requirements leave some out."""
+REDRAWN = 1000
+"""Times that a draw is drawn again where it does not meet what is required, before the space is called empty."""
+
+
+def _number(value: Any) -> Any:
+    """YAML takes `1e-3` for a text, which a person means as a number."""
+    return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
+
+
+Value = Annotated[bool | int | float | str | None, BeforeValidator(_number)]
+Choices = Annotated[tuple[Value, ...], Field(min_length=1)]
+Settings = dict[str, Value]
+
+
+def shown(value: Value) -> str:
+    """As a pipeline file has it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+class Varied(Frozen):
+    """What a setting may be: one of `values`, `uniform`, `log_uniform` and `integer`."""
+
+    values: Choices | None = Field(None, exclude_if=lambda values: values is None, description="One of a list.")
+    uniform: tuple[float, float] | None = Field(None, description="Any number, each as likely.")
+    log_uniform: tuple[float, float] | None = Field(None, description="The same of its logarithm: 0.001 to 0.1.")
+    integer: tuple[int, int] | None = Field(None, description="A whole number.")
+    when: dict[str, Value | Choices] | None = Field(
+        None,
+        min_length=1,
+        exclude_if=lambda when: when is None,
+        description="Varied only where others that vary have these values, such as `{optimizer.kind: muon}`; else the "
+        "pipeline file's.",
+    )
+
+    @model_validator(mode="after")
+    def _is_one_of_them(self) -> Self:
+        ranges = [each for each in (self.uniform, self.log_uniform, self.integer) if each is not None]
+        if len(ranges) + (self.values is not None) != 1:
+            raise ValueError(
+                "a range is one of uniform, log_uniform, integer and values: `{log_uniform: [0.001, 0.1]}`"
+            )
+        if ranges:
+            self._require_range(*ranges[0])
+        return self
+
+    def _require_range(self, low: float, high: float) -> None:
+        if not low < high or (self.log_uniform is not None and low <= 0):
+            raise ValueError(f"a range goes from less to more, and a logarithm's from more than 0; not {low} to {high}")
+        if any(each and not LEAST <= abs(each) <= MOST for each in (low, high)):
+            raise ValueError(f"the ends of a range are 0, or from {LEAST:g} to {MOST:g} in size; not {low} to {high}")
+        if self.uniform is not None and high - low < max(abs(low), abs(high)) / 10**DIGITS:
+            raise ValueError(
+                f"from {low} to {high} there is no number of {DIGITS} digits, which is what draws have: name the values"
+            )
+
+    def at(self, share: float) -> Value:
+        """What lies at this share of the way, from 0 up to but not including 1."""
+        if self.values is not None:
+            return self.values[int(share * len(self.values))]
+        if self.integer is not None:
+            least, most = self.integer
+            return least + int(share * (most - least + 1))
+        if self.uniform is not None:
+            low, high = self.uniform
+            return self.rounded(low + share * (high - low))
+        assert self.log_uniform is not None
+        low, high = self.log_uniform
+        return self.rounded(low * math.exp(share * math.log(high / low)))
+
+    def rounded(self, number: float) -> Value:
+        """A range's number as a person reads and keeps it."""
+        if self.integer is not None:
+            return int(number)
+        low, high = self.uniform or self.log_uniform or (number, number)
+        # Rounding may leave the range, which includes both its ends.
+        return min(max(float(f"{number:.{DIGITS}g}"), low), high)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Space:
+    """Which settings go together, of a pipeline file's `trials`.
+
+    Raises:
+        ValueError: a condition on what does not vary, or never holds; one that comes back to itself; no expression.
+    """
+
+    varied: Mapping[str, Varied]
+    """A setting with a condition stands behind those that it depends on."""
+    derived: Mapping[str, Expression]
+    required: tuple[Expression, ...]
+
+    @classmethod
+    def of(
+        cls, vary: Mapping[str, Choices | Varied], derive: Mapping[str, str | Value], require: tuple[str, ...]
+    ) -> Space:
+        varied = {
+            name: each
+            if isinstance(each, Varied)
+            else Varied(values=each, uniform=None, log_uniform=None, integer=None)
+            for name, each in vary.items()
+        }
+        for name in derive:
+            if name in varied:
+                raise ValueError(f"`{name}` is derived, so it does not vary: leave one of the two out")
+        derived = {name: parse(shown(text)) for name, text in derive.items()}
+        return cls(varied=_in_order(varied), derived=derived, required=tuple(map(parse, require)))
+
+    @property
+    def is_conditional(self) -> bool:
+        return any(each.when for each in self.varied.values())
+
+    def is_active(self, name: str, chosen: Mapping[str, Value]) -> bool:
+        """Whether a setting varies beside what was chosen for those before it."""
+        conditions = self.varied[name].when or {}
+        return all(other in chosen and _is_among(chosen[other], wanted) for other, wanted in conditions.items())
+
+    def completed(self, chosen: Mapping[str, Value], training: TrainingSpec) -> Settings:
+        """The settings of a trial: those that vary there, then what follows from them.
+
+        Args:
+            chosen: at least of all that vary there.
+            training: of the pipeline file, whose other settings an expression may name.
+
+        Raises:
+            ConfigError: an expression that has no value there.
+        """
+        settings: Settings = {}
+        for name in self.varied:
+            if self.is_active(name, settings):
+                settings[name] = chosen[name]
+        if self.derived:
+            names = _Names(settings, training)
+            for name, expression in self.derived.items():
+                settings[name] = _value(expression, names, f"trials.derive.{name}")
+        return settings
+
+    def is_allowed(self, settings: Settings, training: TrainingSpec) -> bool:
+        """Whether they are what is required of settings together.
+
+        Raises:
+            ConfigError: as `completed`.
+        """
+        names = _Names(settings, training)
+        return all(_value(each, names, "trials.require") for each in self.required)
+
+    def combinations(self, training: TrainingSpec) -> list[Settings]:
+        """Of a grid: each once.
+
+        Raises:
+            ConfigError: a range, which has no end of values; more than can be listed; none that is allowed.
+        """
+        for name, each in self.varied.items():
+            if each.values is None:
+                raise ConfigError(
+                    "a range has no end of values.",
+                    where=f"trials.vary.{name}",
+                    advice="Say how many to draw, such as `draws: 16`, or give a list.",
+                )
+        lists = [each.values for each in self.varied.values() if each.values is not None]
+        if (num := math.prod(map(len, lists))) > MAX_COMBINATIONS:
+            raise ConfigError(
+                f"the lists have {num:,} combinations, more than {MAX_COMBINATIONS:,}.",
+                where="trials.vary",
+                advice="Vary less, or draw some of them with `draws`.",
+            )
+        found: dict[str, Settings] = {}
+        for values in itertools.product(*lists):
+            settings = self.completed(dict(zip(self.varied, values, strict=True)), training)
+            if self.is_allowed(settings, training):
+                found.setdefault(json.dumps(settings), settings)
+        if not found:
+            raise _nothing_allowed(f"none of {num:,} combinations")
+        return list(found.values())
+
+    def draw(self, seed: int, number: int, training: TrainingSpec) -> Settings:
+        """The draw of a number.
+
+        Raises:
+            ConfigError: as `completed`; or none is found that is allowed.
+        """
+        for settings in self._draws(seed, number, training):
+            if self.is_allowed(settings, training):
+                return settings
+        raise _nothing_allowed(f"none of {REDRAWN:,} draws")
+
+    def _draws(self, seed: int, number: int, training: TrainingSpec) -> Iterator[Settings]:
+        for again in range(REDRAWN):
+            place = str(number) if not again else f"{number}, again {again}"
+            # 53 bits, as many as a float holds exactly, so that the share stays below 1.
+            shares = {name: (hash_text("trial", str(seed), place, name) >> 11) / 2**53 for name in self.varied}
+            yield self.completed({name: each.at(shares[name]) for name, each in self.varied.items()}, training)
+
+
+def _in_order(varied: Mapping[str, Varied]) -> dict[str, Varied]:
+    """Each behind those that its condition names, and else as the file has them."""
+    ordered: dict[str, Varied] = {}
+
+    def put(name: str, below: tuple[str, ...]) -> None:
+        if name in below:
+            raise ValueError(f"`when` of `{name}` comes back to itself: {' -> '.join((*below, name))}")
+        for other, wanted in (varied[name].when or {}).items():
+            _require_possible(varied, name, other, wanted)
+            put(other, (*below, name))
+        ordered.setdefault(name, varied[name])
+
+    for name in varied:
+        put(name, ())
+    return ordered
+
+
+def _require_possible(varied: Mapping[str, Varied], name: str, other: str, wanted: Value | Choices) -> None:
+    if other not in varied:
+        advice = nearest(other, set(varied)).strip() or f"Varied: {', '.join(sorted(varied))}."
+        raise ValueError(f"`when` of `{name}` names `{other}`, which does not vary. {advice}")
+    values = varied[other].values
+    if values is None:
+        raise ValueError(f"`when` of `{name}` names `{other}`, which is a range: a condition asks for values of a list")
+    for value in wanted if isinstance(wanted, tuple) else (wanted,):
+        if not _is_among(value, values):
+            raise ValueError(
+                f"`when` of `{name}` wants `{other}` to be {shown(value)}, and it is one of "
+                f"{', '.join(map(shown, values))}"
+            )
+
+
+def _is_among(value: Value, wanted: Value | Choices) -> bool:
+    # As a file has them: `true` is no 1.
+    return shown(value) in [shown(each) for each in (wanted if isinstance(wanted, tuple) else (wanted,))]
+
+
+class _Names:
+    """What a name in an expression stands for: a trial's setting, else the pipeline file's."""
+
+    def __init__(self, settings: Settings, training: TrainingSpec) -> None:
+        self._settings, self._training = settings, training
+        self._dump: dict[str, Any] | None = None
+
+    def __call__(self, name: str) -> Operand:
+        if name in self._settings:
+            return self._settings[name]
+        if self._dump is None:
+            self._dump = self._training.model_dump(mode="json")
+        found: Any = self._dump
+        for part in name.split("."):
+            if not isinstance(found, dict) or part not in found:
+                raise ValueError(f"`{name}` is not said in `training`, and no setting of this trial")
+            found = found[part]
+        if isinstance(found, dict | list):
+            raise ValueError(f"`{name}` is no single value")
+        return found  # type: ignore[no-any-return]  # JSON's values
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {shown(value)}" for name, value in self._settings.items())
+
+
+def _value(expression: Expression, names: _Names, where: str) -> Operand:
+    try:
+        return expression.value(names)
+    except ValueError as error:
+        raise ConfigError(
+            f"{error}.", where=where, advice=f"It is so with {names}. Correct the expression, or what varies."
+        ) from error
+
+
+def _nothing_allowed(of: str) -> ConfigError:
+    return ConfigError(
+        f"{of} meets what trials.require says.", where="trials.require", advice="Require less, or vary more."
+    )
