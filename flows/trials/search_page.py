@@ -190,7 +190,7 @@ def _together(found: TrialsSummary) -> str:
         f"<svg class='plot' viewBox='0 0 {short(WIDTH)} {short(HEIGHT)}' role='img' aria-label='Settings and figures'>"
         f"{''.join(drawn)}</svg>"
     )
-    note = "A line is a trial; the thick one is kept. It passes by settings that it did not vary. Point at it to read it."
+    note = "A line is a trial; the thick one is kept. It passes by settings that did not vary. Point at it to read it."
     return section("All settings at once", picture + f"<p class='below'>{_level_key(found)}</p>", note=note)
 
 
