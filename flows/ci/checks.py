@@ -1,4 +1,4 @@
-"""The checks of `headway ci`, one after another: contract, configuration, code, stages, smoke, proof, full, quality."""
+"""The checks of `headway ci`, one after another: contract, configuration, code, stages, smoke, trials, quality."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ from headway.flows.config.request import RetrainRequest
 from headway.flows.console.environment import project_folder
 from headway.flows.rehearse.project import TEAMS_OWN, SmallProject, make_small_project
 from headway.flows.show.plan import make_plan
+from headway.flows.trials.wanted import require_comparable
 from headway.tasks.registry.promotion_spec import PromotionSpec
+from headway.tasks.search.space import shown
 
 READY: tuple[CheckName, ...] = ("config", "recipe", "encoder")
 """What must have passed before anything is trained."""
@@ -40,9 +42,11 @@ class CiRequest:
     base: str = ""
     """A git ref; empty: nothing is compared."""
     workspace: str = ""
-    """Where `full` runs and `stages` looks; empty: the usual one for `full`, and none for `stages`."""
+    """Where `full` and `trials` run and `stages` looks; empty: the usual one for them, and none for `stages`."""
     smoke: bool = True
     full: bool = False
+    trials: int = 0
+    """Seeds by which the change's settings are held against the base's; 0: they are not."""
     register: bool = False
     """The full run's model, as a version and challenger."""
 
@@ -87,8 +91,11 @@ class Checks:
         if request.smoke:
             checklist.run("smoke", self._retrain_a_little, needs=READY)
             checklist.run("verify", self._verify, needs=("smoke",))
+        passed_smoke: tuple[CheckName, ...] = ("smoke", "verify") if request.smoke else ()
+        if request.trials:
+            checklist.run("trials", self._compare_settings, needs=(*READY, *passed_smoke))
         if request.full:
-            checklist.run("full", self._retrain, needs=(*READY, *(("smoke", "verify") if request.smoke else ())))
+            checklist.run("full", self._retrain, needs=(*READY, *passed_smoke))
             checklist.run("quality", self._quality, needs=("full",))
         checklist.skip_rest("not asked for")
 
@@ -182,6 +189,25 @@ class Checks:
         proof = self._smoke.verify(f"models:/{self._retrain_result['model']}/{self._retrain_result['version']}")
         return CheckMessage(f"{proof['verdict']}: {len(proof['links'])} links of the smoke's model")
 
+    def _compare_settings(self) -> CheckMessage:
+        """Training as the change has it beside training as the base has it: the same seeds, rows and examples."""
+        if self._base is None:
+            raise NotEvaluated("no --base to compare with")
+        if self._before is None:
+            raise NotEvaluated(f"a pipeline that {self._base.message} does not have")
+        _, pipeline = self._loaded()
+        try:
+            require_comparable(pipeline, load_pipeline(self._before), self._before)
+        except ConfigError as error:
+            raise NotEvaluated(f"not comparable with {self._base.message}: {error.what}") from error
+        arguments = ("--against", str(self._before), "--seeds", str(self._request.trials))
+        workspace = ("--workspace", self._workspace, "--json", "--note", "headway ci")
+        made = headway("trials", self._request.pipeline, *arguments, *workspace, on_event=self._on_event)
+        sides = () if made["is_same"] else (("the change", made["this"]), ("the base", made["other"]))
+        details = tuple(f"{name}: {_settings(side)}; {_by_seed(side)}" for name, side in sides)
+        message = f"{made['verdict']} (this is the change, the other {self._base.message})"
+        return CheckMessage(message, details, PromotionRefused(message) if made["outcome"] == "worse" else None)
+
     def _retrain(self) -> CheckMessage:
         quietly = "--no-promote" if self._request.register else "--no-register"
         arguments = ("retrain", self._request.pipeline, "--workspace", self._workspace, quietly, "--json")
@@ -204,6 +230,15 @@ class Checks:
 
     def _loaded(self) -> tuple[Path, PipelineSpec]:
         return self._find(), cast(PipelineSpec, self._pipeline)
+
+
+def _settings(side: JsonDocument) -> str:
+    return ", ".join(f"{name} {shown(value)}" for name, value in side["settings"].items()) or "settings as the other's"
+
+
+def _by_seed(side: JsonDocument) -> str:
+    values = side["values"].items()
+    return ", ".join(f"seed {seed} {'failed' if value is None else format(value, '.4f')}" for seed, value in values)
 
 
 def _contract_of(file: Path) -> Path | None:

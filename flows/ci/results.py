@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import EXIT_DEFECT, HeadwayError
 
-CheckName = Literal["contract", "config", "recipe", "encoder", "stages", "smoke", "verify", "full", "quality"]
+CheckName = Literal["contract", "config", "recipe", "encoder", "stages", "smoke", "verify", "trials", "full", "quality"]
 CHECKS: tuple[CheckName, ...] = get_args(CheckName)
 """In the order in which they are made and reported."""
 Outcome = Literal["passed", "failed", "skipped"]

@@ -27,7 +27,8 @@ def ci(
         str, typer.Option(metavar="REF", help="The git ref that the change is to be merged into, such as origin/main.")
     ] = "",
     workspace: Annotated[
-        str, typer.Option("--workspace", "-w", help="Where --full runs, and its champion is; a smoke run never does.")
+        str,
+        typer.Option("--workspace", "-w", help="Where --full and --trials run, and the champion is; no smoke run."),
     ] = "",
     smoke: Annotated[bool, typer.Option(help="Retrain a few steps on a part of the data, and verify?")] = True,
     full: Annotated[
@@ -37,6 +38,12 @@ def ci(
     register: Annotated[
         bool, typer.Option("--register", help="With --full: register its model, as challenger and never champion.")
     ] = False,
+    trials: Annotated[
+        int,
+        typer.Option(
+            metavar="SEEDS", min=0, max=10, help="Also train the base's settings and the change's with so many seeds."
+        ),
+    ] = 0,
     summary: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Markdown; also added to $GITHUB_STEP_SUMMARY if that is set."),
@@ -60,7 +67,9 @@ def ci(
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, end)
     message: TextIO = sys.stderr if as_json else sys.stdout
-    request = CiRequest(pipeline=pipeline, base=base, workspace=workspace, smoke=smoke, full=full, register=register)
+    request = CiRequest(
+        pipeline=pipeline, base=base, workspace=workspace, smoke=smoke, full=full, register=register, trials=trials
+    )
     checklist, ended = Checklist(lambda result: print_result(result, message)), 0
     checks = Checks(request, workspace or default_workspace(), Progress(message))
     try:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from headway.flows.cli.windows import InWindow
-from headway.flows.config.request import TrialsRequest
+from headway.flows.config.request import ComparisonRequest, TrialsRequest
 from headway.flows.console.options import AsJson, Pipeline, Promote, Register, StopAfter, StopAt, WorkspaceUri
 from headway.flows.console.output import print_json
 from headway.flows.console.stop_options import stop_fields
@@ -17,6 +17,15 @@ from headway.training.observe.process_ends import process_start_unix_s
 def trials(
     pipeline: Pipeline,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show settings and steps, and train nothing.")] = False,
+    against: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="Only compare `training` with that of another pipeline file, and keep neither."
+        ),
+    ] = "",
+    seeds: Annotated[
+        int, typer.Option(min=1, max=10, help="With --against: how many seeds both are trained with.")
+    ] = 3,
     workspace: WorkspaceUri = "",
     promote: Promote = True,
     register: Register = True,
@@ -28,19 +37,24 @@ def trials(
 ) -> None:
     """Try the settings of `trials`, and continue the best."""
     started_unix_s = process_start_unix_s()
-    request = TrialsRequest(
-        pipeline=pipeline,
-        workspace=workspace,
-        may_promote=promote,
-        may_register=register,
-        note=note,
-        in_window=in_window,
+    fields: dict[str, Any] = {
+        "pipeline": pipeline,
+        "workspace": workspace,
+        "note": note,
+        "in_window": in_window,
         **stop_fields(stop_at, stop_after, started_unix_s),
-    )
+    }
     from headway.flows.config.pipeline_file import using_pipeline_file
 
-    with using_pipeline_file(request.pipeline):
-        _check_and_run(request, started_unix_s, dry_run=dry_run, as_json=as_json)
+    with using_pipeline_file(pipeline):
+        if against:
+            comparison = ComparisonRequest(
+                **fields, against=against, seeds=seeds, may_promote=False, may_register=False
+            )
+            _check_and_compare(comparison, started_unix_s, dry_run=dry_run, as_json=as_json)
+        else:
+            request = TrialsRequest(**fields, may_promote=promote, may_register=register)
+            _check_and_run(request, started_unix_s, dry_run=dry_run, as_json=as_json)
 
 
 def _check_and_run(request: TrialsRequest, started_unix_s: float, *, dry_run: bool, as_json: bool) -> None:
@@ -88,3 +102,43 @@ def _run(request: TrialsRequest, started_unix_s: float, *, as_json: bool) -> Non
         else:
             print_ranking(made, plain_console())
             view.summary(made.best)
+
+
+def _check_and_compare(request: ComparisonRequest, started_unix_s: float, *, dry_run: bool, as_json: bool) -> None:
+    from pathlib import Path
+
+    from headway.flows.config.pipeline_spec import load_pipeline
+    from headway.flows.config.preflight import check_request
+    from headway.flows.trials.wanted import require_comparable
+
+    spec, _, _ = check_request(request)
+    other = load_pipeline(Path(request.against))
+    require_comparable(spec, other, Path(request.against))
+    if dry_run:
+        from headway.flows.console.console import plain_console
+        from headway.flows.trials.comparison import print_comparison_plan
+
+        if as_json:
+            print_json({"num_runs": 2 * request.seeds, "against": request.against})
+        else:
+            print_comparison_plan(spec.training, other.training, request.seeds, plain_console())
+        return
+    from headway.flows.windows.admission import enter
+
+    request = enter(request)
+    from headway.flows.console.console import plain_console
+    from headway.flows.prefect_api.ephemeral_server import prefect_api
+    from headway.flows.report.terminal import JsonLines
+    from headway.flows.run.command_view import watch_flows
+    from headway.flows.search import settings_comparison
+    from headway.flows.trials.comparison import ComparisonSummary, print_comparison
+    from headway.tasks.core.stopped import raised_if_stopped
+
+    view = watch_flows(started_unix_s, as_json=as_json)
+    with prefect_api():
+        made = raised_if_stopped(settings_comparison(request))
+        assert isinstance(made, ComparisonSummary)
+        if isinstance(view, JsonLines):
+            view({"event": "comparison", **made.model_dump(mode="json")})
+        else:
+            print_comparison(made, plain_console())

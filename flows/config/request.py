@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -147,3 +148,15 @@ class TrialsRequest(TrainingRequest):
     @property
     def command(self) -> str:
         return trials_command(self.pipeline, self.workspace, *self._options)
+
+
+class ComparisonRequest(TrainingRequest):
+    """Hold a pipeline's settings of training against those of another pipeline file, over seeds."""
+
+    against: str = Field(title="Against", description="The other pipeline file; of it, `training` alone is taken.")
+    seeds: int = Field(default=3, ge=1, le=10, title="Seeds", description="With how many each is trained to its end.")
+
+    @property
+    def command(self) -> str:
+        options = ("--against", shlex.quote(self.against), "--seeds", str(self.seeds))
+        return trials_command(self.pipeline, self.workspace, *options, *self._options)

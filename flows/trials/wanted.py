@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import NamedTuple
 
 from headway.data_contracts.store.errors import ConfigError
@@ -20,6 +21,29 @@ def wanted_trials(pipeline: PipelineSpec) -> TrialsSpec:
             "the pipeline file has no trials.", where=pipeline.pipeline, advice=f"Say what varies: `{EXAMPLE}`."
         )
     return pipeline.trials
+
+
+def require_comparable(pipeline: PipelineSpec, other: PipelineSpec, path: Path) -> None:
+    """
+    Args:
+        path: of the other's file.
+
+    Raises:
+        ConfigError: no examples are reserved for ranking, or training would not be on the same rows.
+    """
+    if not pipeline.evaluation.ranking_share:
+        raise ConfigError(
+            "settings are compared on held-out examples that judge nothing else, and none are reserved.",
+            where=f"{pipeline.pipeline}: evaluation.ranking_share",
+            advice="Say which share, such as `evaluation: {ranking_share: 0.5}`.",
+        )
+    for name in ("source", "shards"):
+        if getattr(pipeline, name) != getattr(other, name):
+            raise ConfigError(
+                f"its `{name}` differs, so both would not be trained and scored on the same rows.",
+                where=str(path),
+                advice="Compare settings of `training` alone; `headway ci --full` judges a change of the data.",
+            )
 
 
 class SearchPlan(NamedTuple):

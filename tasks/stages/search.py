@@ -13,7 +13,6 @@ from headway.data_contracts.store.documents import Interval, Link
 from headway.data_contracts.store.errors import TrainingFailed
 from headway.data_contracts.types.report_text import count
 from headway.tasks.core.context import RunContext
-from headway.tasks.core.devices import UnlimitedDevices
 from headway.tasks.search.pace import pace_of, require_worthwhile
 from headway.tasks.search.proposals import PastTrial, next_round
 from headway.tasks.search.rungs import (
@@ -36,16 +35,14 @@ from headway.tasks.stages.trial_scores import (
     place,
     rank_trials,
 )
-from headway.tasks.stages.trials import describe_trials, train_trials
+from headway.tasks.stages.trials import AT_ONCE, describe_trials, room_of, train_trials
 from headway.training.checkpoint.layout import run_folder
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.frozen.mesh_check import require_trainable
 from headway.training.frozen.recipe_check import own_methods
-from headway.training.launch.supervise.room import Room, room_for
+from headway.training.launch.supervise.room import Room
 
 NAMED_IN_A_LINE = 5
-AT_ONCE = 4
-"""Trials in a scheduler's queue that may run at a time, where the file says nothing."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -264,16 +261,11 @@ class _Search:
         return rank_trials(self._context, self._scoring, trained, to_step)
 
     def _room_for(self, planned: Sequence[PlannedTrial]) -> Room:
-        trainings = [each.trial.training for each in planned]
-        num_threads = max(each.num_threads for each in trainings)
+        num_threads = max(each.trial.training.num_threads for each in planned)
         if self._room is None or num_threads > self._num_threads:
             at_most = self._spec.max_parallel or self._spec.max_trials
-            # Whoever counts devices has counted those of one gang.
-            if not isinstance(self._context.devices, UnlimitedDevices):
-                at_most = 1
-            uses_gpus = not all(each.grows_trees for each in trainings)
             largest_bytes = 0 if self._room is None else self._room.largest_bytes
-            self._room = room_for(self._scoring.launch, num_threads, at_most, uses_gpus=uses_gpus)
+            self._room = room_of(self._context, planned, self._scoring.launch, at_most)
             self._room.largest_bytes, self._num_threads = largest_bytes, num_threads
         return self._room
 

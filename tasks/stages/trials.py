@@ -13,6 +13,7 @@ from headway.data_contracts.store.documents import Document, Link, RunSpec
 from headway.data_contracts.store.errors import HeadwayError, IntegrityError, RunBusy, RunStopped
 from headway.tasks.core.candidate import read_candidate, require_files
 from headway.tasks.core.context import RunContext
+from headway.tasks.core.devices import UnlimitedDevices
 from headway.tasks.core.gangs import run_all_to_completion, run_side_by_side, run_to_completion
 from headway.tasks.core.run_locks import lock_run, wait_for_other
 from headway.tasks.core.run_result import checkpoint_at, furthest_step, is_model
@@ -36,7 +37,10 @@ from headway.training.checkpoint.layout import committed_steps, run_folder
 from headway.training.checkpoint.retention import discard_expired
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.jobs.follow import Watched
-from headway.training.launch.supervise.room import Room
+from headway.training.launch.supervise.room import Room, room_for
+
+AT_ONCE = 4
+"""Trials in a scheduler's queue that may run at a time, where the file says nothing."""
 
 
 class Rung(Document):
@@ -57,6 +61,16 @@ class Pause(NamedTuple):
     step: int
     evaluation: EvaluationSpec
     """What they are scored by there."""
+
+
+def room_of(context: RunContext, planned: Sequence[PlannedTrial], spec: LaunchSpec, at_most: int) -> Room:
+    """For gangs side by side where no scheduler has them, of trials like these."""
+    trainings = [each.trial.training for each in planned]
+    # Whoever counts devices has counted those of one gang.
+    if not isinstance(context.devices, UnlimitedDevices):
+        at_most = 1
+    uses_gpus = not all(each.grows_trees for each in trainings)
+    return room_for(spec, max(each.num_threads for each in trainings), at_most, uses_gpus=uses_gpus)
 
 
 @stage_task(name="describe", task_run_name="describe trials of {context.pipeline}")

@@ -68,7 +68,10 @@ def test_a_smoke_retrain_ends_proved_and_touches_neither_registry_nor_workspace(
     code, report, err = ci(project, "--base", "main", "--junit", "scratch/ci.xml")
     assert code == 0, err
     asked = ("contract", "config", "recipe", "encoder", "stages", "smoke", "verify")
-    assert outcomes(report) == {**dict.fromkeys(asked, "passed"), "full": "skipped", "quality": "skipped"}
+    assert outcomes(report) == {
+        **dict.fromkeys(asked, "passed"),
+        **dict.fromkeys(("trials", "full", "quality"), "skipped"),
+    }
     smoke, verify = report["results"][5:7]
     assert smoke["reason"].startswith("4 steps on 60 of 60 files") and verify["reason"].startswith("proved")
     assert "| smoke | ✅ passed |" in (scratch / "step.md").read_text()
@@ -115,3 +118,23 @@ def test_a_worse_model_blocks_the_merge_and_the_champion_stays(project) -> None:
 
     assert [model.champion for model in read_status(str(project.workspace)).models] == ["1"]
     assert registry() == before, "no version, no alias and no decision: nobody asked for one"
+
+
+def test_settings_that_are_worse_over_seeds_than_the_bases_block_the_merge_and_nothing_is_registered(
+    new_project,
+) -> None:
+    project = new_project
+    project.edit("tiny.yaml", "max_steps: 120", "max_steps: 30")
+    project.edit("tiny.yaml", "evaluation: {", "evaluation: {ranking_share: 0.5, ")
+    commit(project)
+    project.edit("tiny.yaml", "max_steps: 30", "max_steps: 3")
+    code, report, err = ci(
+        project, "--no-smoke", "--base", "main", "--trials", "2", "--workspace", str(project.workspace)
+    )
+    result = next(result for result in report["results"] if result["check"] == "trials")
+    assert (code, result["outcome"]) == (7, "failed"), err
+    assert result["reason"].startswith("worse: this less the other, paired over 2 seeds: +")
+    assert [line.partition(";")[0] for line in result["details"]] == [
+        *("the change: max_steps 3", "the base: max_steps 30")
+    ]
+    assert project.files("refs/models/**/*") == []
