@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headway.flows.cli.windows import InWindow
 from headway.flows.config.request import ComparisonRequest, TrialsRequest
 from headway.flows.console.options import AsJson, Pipeline, Promote, Register, StopAfter, StopAt, WorkspaceUri
-from headway.flows.console.output import print_json
+from headway.flows.console.output import print_json, require_writable
 from headway.flows.console.stop_options import stop_fields
 from headway.training.observe.process_ends import process_start_unix_s
+
+if TYPE_CHECKING:
+    from headway.flows.trials.summary import TrialsSummary
 
 
 def trials(
@@ -26,6 +30,10 @@ def trials(
     seeds: Annotated[
         int, typer.Option(min=1, max=10, help="With --against: how many seeds both are trained with.")
     ] = 3,
+    study: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write the trials as an Optuna study, which optuna-dashboard opens."),
+    ] = None,
     workspace: WorkspaceUri = "",
     promote: Promote = True,
     register: Register = True,
@@ -54,10 +62,12 @@ def trials(
             _check_and_compare(comparison, started_unix_s, dry_run=dry_run, as_json=as_json)
         else:
             request = TrialsRequest(**fields, may_promote=promote, may_register=register)
-            _check_and_run(request, started_unix_s, dry_run=dry_run, as_json=as_json)
+            _check_and_run(request, started_unix_s, study, dry_run=dry_run, as_json=as_json)
 
 
-def _check_and_run(request: TrialsRequest, started_unix_s: float, *, dry_run: bool, as_json: bool) -> None:
+def _check_and_run(
+    request: TrialsRequest, started_unix_s: float, study: Path | None, *, dry_run: bool, as_json: bool
+) -> None:
     from headway.data_contracts.store.publication import Workspace
     from headway.flows.config.preflight import check_request
     from headway.flows.trials.wanted import plan_of, wanted_trials
@@ -77,10 +87,16 @@ def _check_and_run(request: TrialsRequest, started_unix_s: float, *, dry_run: bo
         else:
             print_wanted(plan, plain_console())
         return
-    _run(request, started_unix_s, as_json=as_json)
+    if study is not None:
+        require_writable(study)
+    made = _run(request, started_unix_s, as_json=as_json)
+    if study is not None:
+        from headway.flows.trials.optuna_study import write_study
+
+        write_study(made, wanted_trials(spec), study)
 
 
-def _run(request: TrialsRequest, started_unix_s: float, *, as_json: bool) -> None:
+def _run(request: TrialsRequest, started_unix_s: float, *, as_json: bool) -> TrialsSummary:
     from headway.flows.windows.admission import enter
 
     request = enter(request)  # no server either where windows are closed
@@ -102,11 +118,10 @@ def _run(request: TrialsRequest, started_unix_s: float, *, as_json: bool) -> Non
         else:
             print_ranking(made, plain_console())
             view.summary(made.best)
+    return made
 
 
 def _check_and_compare(request: ComparisonRequest, started_unix_s: float, *, dry_run: bool, as_json: bool) -> None:
-    from pathlib import Path
-
     from headway.flows.config.pipeline_spec import load_pipeline
     from headway.flows.config.preflight import check_request
     from headway.flows.trials.wanted import require_comparable

@@ -115,7 +115,7 @@ def _study(spec: TrialsSpec, number: int, records: Sequence[PastTrial], max_step
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=_sampler(spec, number))
     varied = spec.space.varied
-    space = {name: _distribution(each) for name, each in varied.items()}
+    space = {name: distribution_of(each) for name, each in varied.items()}
     level = _level_to_learn_from(records, len(space)) if spec.method == "gp" else max_steps
     for record in records:
         # Never as running: a paused trial would count as a bad one.
@@ -159,7 +159,8 @@ def _sampler(spec: TrialsSpec, number: int) -> BaseSampler:
         return TPESampler(seed=seed, n_startup_trials=1, multivariate=True, group=spec.space.is_conditional)
 
 
-def _distribution(varied: Varied) -> BaseDistribution:
+def distribution_of(varied: Varied) -> BaseDistribution:
+    """Of Optuna, of what a setting may be."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if varied.values is not None:

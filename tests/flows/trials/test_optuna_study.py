@@ -1,0 +1,72 @@
+"""A search that Optuna's own tools open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.flows.report.summary import RetrainSummary
+from headway.flows.trials.optuna_study import write_study
+from headway.flows.trials.summary import TrialRow, TrialsSummary
+from headway.tasks.search.trials_spec import TrialsSpec
+
+optuna = pytest.importorskip("optuna")
+
+SPEC = TrialsSpec.model_validate(
+    {
+        "vary": {
+            "optimizer.kind": ["sgd", "adamw"],
+            "optimizer.lr": {"log_uniform": [1e-4, 1e-1]},
+            "optimizer.momentum": {"values": [0, 0.9, 0.9], "when": {"optimizer.kind": "sgd"}},
+        },
+        "derive": {"schedule.warmup_steps": "max_steps // 20"},
+        "search": "tpe",
+        "draws": 3,
+        "rounds": 2,
+    }
+)
+BEST = {"optimizer.kind": "sgd", "optimizer.lr": 0.01, "optimizer.momentum": 0.9, "schedule.warmup_steps": 5}
+OTHER = {"optimizer.kind": "adamw", "optimizer.lr": 0.02, "schedule.warmup_steps": 5}
+
+
+def summary() -> TrialsSummary:
+    common = {"run": "a" * 16, "steps": 90}
+    return TrialsSummary(
+        pipeline="tiny",
+        metric="accuracy",
+        greater_is_better=True,
+        num_ranking_examples=9,
+        levels=[30, 90],
+        trials=[
+            TrialRow(trial=2, settings=BEST, value=0.9, low=0.8, high=1.0, rungs={30: 0.5, 90: 0.9}, **common),
+            TrialRow(trial=1, settings=OTHER, rungs={30: 0.4}, **common),
+            TrialRow(trial=3, settings=OTHER, cause="training", what="it diverged", **common),
+        ],
+        steps_spent=120,
+        steps_saved=60,
+        is_decided=True,
+        verdict="",
+        keep="",
+        best=RetrainSummary.model_construct(),
+    )
+
+
+def test_a_search_is_a_study_with_its_settings_rungs_and_ends(tmp_path: Path) -> None:
+    file = tmp_path / "study.log"
+    for _ in range(2):  # a repeat takes the place of what there was
+        write_study(summary(), SPEC, file)
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(file)))
+    study = optuna.load_study(study_name="tiny", storage=storage)
+    assert [trial.state.name for trial in study.trials] == ["PRUNED", "COMPLETE", "FAIL"]
+    assert study.best_trial.params == {"optimizer.kind": "sgd", "optimizer.lr": 0.01, "optimizer.momentum": "0.9"}
+    assert study.best_value == 0.9 and study.best_trial.intermediate_values == {30: 0.5, 90: 0.9}
+    assert study.best_trial.user_attrs["schedule.warmup_steps"] == "5" and study.user_attrs == {"metric": "accuracy"}
+    assert study.trials[2].user_attrs["failed"] == "training: it diverged"
+    assert [path.name for path in tmp_path.iterdir()] == ["study.log"]
+
+
+def test_a_study_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match="cannot be written"):
+        write_study(summary(), SPEC, tmp_path / "none" / "study.log")
