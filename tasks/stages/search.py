@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headway.data_contracts.store.documents import Interval, Link
-from headway.data_contracts.store.errors import TrainingFailed
+from headway.data_contracts.store.errors import HeadwayError, TrainingFailed
 from headway.data_contracts.types.report_text import count
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.devices import UnlimitedDevices
@@ -373,7 +373,11 @@ def _record(trial: SearchedTrial) -> PastTrial:
     return PastTrial(trial=trial.result.trial, values=values, has_failed=trial.result.error is not None)
 
 
-def _all_failed(context: RunContext, results: Sequence[TrialResult]) -> TrainingFailed:
+def _all_failed(context: RunContext, results: Sequence[TrialResult]) -> HeadwayError:
+    first = results[0].error
+    # What every trial met in the same place is no trial's own, such as a workspace that was moved.
+    if first is not None and {str(each.error) for each in results} == {str(first)}:
+        return first
     message = "\n".join(f"{each.trial.name} ({each.trial}): {each.error}" for each in results)
     return TrainingFailed(
         f"all {len(results)} trials failed.", where=context.pipeline, advice=f"None can be chosen:\n{message}"

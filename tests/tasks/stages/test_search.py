@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.data_contracts.store.documents import Interval, Link
-from headway.data_contracts.store.errors import ConfigError, TrainingFailed
+from headway.data_contracts.store.errors import ConfigError, HeadwayError, IntegrityError, TrainingFailed
 from headway.tasks.search.rungs import planned_steps
 from headway.tasks.search.trials_spec import Trial, TrialsSpec
 from headway.tasks.stages import search as module
@@ -42,6 +42,8 @@ class Machine:
     loss: Any
     fails_at: dict[int, int] = field(default_factory=dict)
     """By trial, the step at which it diverges."""
+    failure: HeadwayError | None = None
+    """What it fails with; None: with a cause of its own."""
     reached: dict[int, int] = field(default_factory=dict)
     """By trial: how far it is trained."""
     arrived: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -82,7 +84,8 @@ class Machine:
             number, step = self.key(each.trial), to_step or 540
             result = TrialResult(planned=each)
             if (limit := self.fails_at.get(number)) is not None and step >= limit:
-                results.append(replace(result, error=TrainingFailed("its loss is no number.")))
+                failure = self.failure or TrainingFailed("its loss is no number.", where=each.run.sha256)
+                results.append(replace(result, error=failure))
                 continue
             self._work()
             step = min(step, self.ends_at)
@@ -292,6 +295,13 @@ def test_where_all_that_went_further_fail_the_best_of_the_others_is_trained_to_i
 def test_where_all_fail_the_search_does_and_says_why_of_each() -> None:
     with pytest.raises(TrainingFailed, match=r"(?s)all 4 trials failed.*trial 1 \(optimizer\.lr .*its loss is no"):
         Machine(by_number, fails_at=dict.fromkeys(range(1, 5), 60)).search(spec(draws=2))
+
+
+def test_where_all_fail_by_what_is_no_trials_own_that_is_the_error_with_its_advice_once() -> None:
+    moved = IntegrityError("its files lie elsewhere.", where="mlflow.db", advice="Work where it was.")
+    machine = Machine(by_number, fails_at=dict.fromkeys(range(1, 5), 60), failure=moved)
+    with pytest.raises(IntegrityError, match=r"^mlflow\.db: its files lie elsewhere\. Work where it was\.$"):
+        machine.search(spec(draws=2))
 
 
 @pytest.mark.parametrize(
