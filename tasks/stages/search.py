@@ -375,8 +375,9 @@ def _record(trial: SearchedTrial) -> PastTrial:
 
 def _all_failed(context: RunContext, results: Sequence[TrialResult]) -> HeadwayError:
     first = results[0].error
-    # What every trial met in the same place is no trial's own, such as a workspace that was moved.
-    if first is not None and {str(each.error) for each in results} == {str(first)}:
+    # What every trial met alike before or after its training is no trial's own, such as a workspace that was moved.
+    alike = {(type(each.error), "" if each.error is None else each.error.what) for each in results}
+    if first is not None and not isinstance(first, TrainingFailed) and len(alike) == 1:
         return first
     message = "\n".join(f"{each.trial.name} ({each.trial}): {each.error}" for each in results)
     return TrainingFailed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,8 +43,7 @@ class Machine:
     loss: Any
     fails_at: dict[int, int] = field(default_factory=dict)
     """By trial, the step at which it diverges."""
-    failure: HeadwayError | None = None
-    """What it fails with; None: with a cause of its own."""
+    failure: Callable[..., HeadwayError] = partial(TrainingFailed, "its loss is no number.")
     reached: dict[int, int] = field(default_factory=dict)
     """By trial: how far it is trained."""
     arrived: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -84,8 +84,7 @@ class Machine:
             number, step = self.key(each.trial), to_step or 540
             result = TrialResult(planned=each)
             if (limit := self.fails_at.get(number)) is not None and step >= limit:
-                failure = self.failure or TrainingFailed("its loss is no number.", where=each.run.sha256)
-                results.append(replace(result, error=failure))
+                results.append(replace(result, error=self.failure(where=each.run.sha256)))
                 continue
             self._work()
             step = min(step, self.ends_at)
@@ -298,9 +297,9 @@ def test_where_all_fail_the_search_does_and_says_why_of_each() -> None:
 
 
 def test_where_all_fail_by_what_is_no_trials_own_that_is_the_error_with_its_advice_once() -> None:
-    moved = IntegrityError("its files lie elsewhere.", where="mlflow.db", advice="Work where it was.")
+    moved = partial(IntegrityError, "its files lie elsewhere.", advice="Work where it was.")
     machine = Machine(by_number, fails_at=dict.fromkeys(range(1, 5), 60), failure=moved)
-    with pytest.raises(IntegrityError, match=r"^mlflow\.db: its files lie elsewhere\. Work where it was\.$"):
+    with pytest.raises(IntegrityError, match=r"^[0-9a-f]{64}: its files lie elsewhere\. Work where it was\.$"):
         machine.search(spec(draws=2))
 
 
