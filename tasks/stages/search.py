@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from headway.data_contracts.store.documents import Interval, Link
 from headway.data_contracts.store.errors import HeadwayError, TrainingFailed
-from headway.data_contracts.types.report_text import count
+from headway.data_contracts.types.report_text import count, figure
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.devices import UnlimitedDevices
 from headway.tasks.search.pace import pace_of, require_worthwhile
@@ -58,6 +58,8 @@ class SearchedTrial:
     """From 1."""
     figures: dict[int, Interval] = field(default_factory=dict)
     """By the step of the rung."""
+    later: dict[int, int] = field(default_factory=dict)
+    """By rung, the step that its figure is of where that is a later one: the checkpoint of the rung itself was gone."""
     other_seeds: list[TrialResult] = field(default_factory=list)
     """Of a finalist: its settings, trained with other seeds."""
 
@@ -252,6 +254,9 @@ class _Search:
                 )
             else:
                 trial.result, trial.figures[step] = result, result.score.figure
+                # A finished run's model may be an earlier checkpoint than its last: the end is no rung.
+                if to_step is not None and result.trained_step > step:
+                    trial.later[step] = result.trained_step
         return [result.trial.number for result in ranked if result.score is not None]
 
     def _trained(self, planned: Sequence[PlannedTrial], to_step: int | None) -> list[TrialResult]:
@@ -320,13 +325,13 @@ class _Search:
             return
         spent = sum(each.steps for each in self._trials.values())
         best = min(scored, key=lambda number: (self._trials[number].value_at(step), number))
-        figure = self._trials[best].figures[step].value
+        shown = figure(self._trials[best].figures[step].value)
         where = f"step {step:,} of {self._levels[-1]:,}"
         named = ", ".join(map(str, on[:NAMED_IN_A_LINE])) + (", ..." if len(on) > NAMED_IN_A_LINE else "")
         follows = f"; {len(on)} of {len(scored)} go on: {named}" if on else ""
         self._context.ledger.event(
             "rung",
-            message=f"{where}: {count(len(scored), 'trial')}, the best is {best} with {figure:.4f}{follows}; "
+            message=f"{where}: {count(len(scored), 'trial')}, the best is {best} with {shown}{follows}; "
             f"{count(spent, 'step')} so far",
             step=step,
             trials=list(scored),
@@ -350,7 +355,7 @@ class _Search:
         figures = {
             each.result.trial.name: (
                 each.result.planned.settled.run,
-                {step: figure.value for step, figure in each.figures.items()},
+                {step: figure.value for step, figure in each.figures.items() if step not in each.later},
             )
             for each in scored
         }
