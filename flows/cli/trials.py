@@ -11,6 +11,7 @@ from headway.flows.config.request import TrialsRequest
 from headway.flows.console.options import AsJson, Pipeline, Promote, Register, StopAfter, StopAt, WorkspaceUri
 from headway.flows.console.output import print_json
 from headway.flows.console.stop_options import stop_fields
+from headway.flows.console.wait_option import Wait, wait_s
 from headway.training.observe.process_ends import process_start_unix_s
 
 
@@ -24,6 +25,7 @@ def trials(
     stop_at: StopAt = "",
     stop_after: StopAfter = "",
     in_window: InWindow = False,
+    wait: Wait = "",
     as_json: AsJson = False,
 ) -> None:
     """Try the settings of `trials`, and continue the best."""
@@ -35,6 +37,7 @@ def trials(
         may_register=register,
         note=note,
         in_window=in_window,
+        wait_s=wait_s(wait),
         **stop_fields(stop_at, stop_after, started_unix_s),
     )
     from headway.flows.config.pipeline_file import using_pipeline_file
