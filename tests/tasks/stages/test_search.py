@@ -43,7 +43,7 @@ class Machine:
     loss: Any
     fails_at: dict[int, int] = field(default_factory=dict)
     """By trial, the step at which it diverges."""
-    failure: Callable[..., HeadwayError] = partial(TrainingFailed, "its loss is no number.")
+    failure: Callable[..., HeadwayError] = field(default=partial(TrainingFailed, "its loss is no number."))
     reached: dict[int, int] = field(default_factory=dict)
     """By trial: how far it is trained."""
     arrived: dict[tuple[int, int], int] = field(default_factory=dict)
