@@ -47,7 +47,7 @@ def confined_in(folder: Path, relative: str) -> Path:
         # Links are followed for the check: one inside the workspace may lead out of it.
         is_inside = path.resolve().is_relative_to(resolved(folder))
     except RuntimeError as error:  # as Python calls a circle of links before 3.13
-        raise IntegrityError("its links lead in a circle.", where=str(path)) from error
+        raise IntegrityError("its links lead in a circle.", where=str(path), advice=PUT_RIGHT) from error
     if not is_inside:
         raise IntegrityError("a link leads out of the workspace.", where=str(path))
     return path

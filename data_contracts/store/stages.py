@@ -16,6 +16,8 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import FileDigests, document_path, require_digest
 from headway.data_contracts.store.strict_json import MAX_RECORD_BYTES, parse_json
 
+SEAL = "sha256"
+
 
 class StageRecord(Frozen):
     format_version: int = 1
@@ -27,6 +29,19 @@ class StageRecord(Frozen):
     files: tuple[StoredFile, ...]
     provenance: dict[str, str | float]
     """Wall time, duration, commit: facts about the making that are no part of the key."""
+
+    def to_bytes(self) -> bytes:
+        """With its own digest: a key says nothing of the document, so that any other could be put in its place."""
+        value = self.model_dump(mode="json")
+        return canonical_json({**value, SEAL: sha256_of(value)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> StageRecord:
+        """Raises `ValueError`: none, or not as it was written."""
+        value = parse_json(data)
+        if not isinstance(value, dict) or value.pop(SEAL, None) != sha256_of(value):
+            raise ValueError("its content differs from its digest")
+        return cls.model_validate(value)
 
 
 def stage_key(stage: str, inputs: Mapping[str, Any]) -> str:
@@ -73,7 +88,7 @@ def recorded(workspace: Workspace, stage: str, key: str) -> StageRecord | None:
 def parse_record(data: bytes, where: str) -> StageRecord:
     """Raises `IntegrityError`: none that this Headway wrote."""
     try:
-        return StageRecord.model_validate(parse_json(data))
+        return StageRecord.from_bytes(data)
     except ValueError as error:
         raise IntegrityError("not a readable stage record.", where=where) from error
 
@@ -109,5 +124,5 @@ def record(
         provenance=dict(provenance or {}),
     )
     # Last: a record exists only once all that it names does.
-    workspace.publish(record_path(stage, key), canonical_json(made.model_dump(mode="json")))
+    workspace.publish(record_path(stage, key), made.to_bytes())
     return made

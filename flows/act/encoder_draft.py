@@ -171,6 +171,12 @@ def _label_of(profile: TableProfile, label: str, *, is_text: bool) -> ColumnProf
         near = difflib.get_close_matches(label, names, n=1)
         advice = f"Did you mean {near[0]!r}? " if near else ""
         raise ConfigError("there is no such column.", where=where, advice=f"{advice}There are {', '.join(names)}.")
+    if column.family == "string" and _kind_of(column) is None and (column.max_length or 0) > LONG_TEXT_CHARS:
+        raise ConfigError(
+            f"holds texts of up to {column.max_length:,} characters, and a class has {LONG_TEXT_CHARS} at most.",
+            where=where,
+            advice="Shorten them in the data, such as to a code of each, or name another column.",
+        )
     if not column.num_values or _kind_of(column) is None:
         what = f"{column.type} of about {count(column.num_distinct, 'value')}" if column.num_values else "only nulls"
         raise ConfigError(

@@ -137,8 +137,9 @@ def headway(
 app.command(name="init")(init_project)
 app.command(cls=WaitCommand)(retrain)
 app.command(cls=WaitCommand)(resume)
+app.command(cls=WaitCommand)(trials)
 COMMANDS = (
-    *(schema, explain, doctor, plan, rehearse, trials, stop),
+    *(schema, explain, doctor, plan, rehearse, stop),
     *(status, logs, goodput, trace, cost, board, report, postmortem, metrics, history, compare),
     *(triggers, shards, profile, ui),
     *(promote, refuse, rollback, retire, hold, release),

@@ -22,8 +22,8 @@ from headway.flows.console.options import (
     WorkspaceUri,
 )
 from headway.flows.console.output import print_line
-from headway.flows.console.stop_options import duration, stop_fields
-from headway.flows.console.wait_option import Wait
+from headway.flows.console.stop_options import stop_fields
+from headway.flows.console.wait_option import Wait, wait_s
 from headway.flows.python_api import run_request
 from headway.training.observe.process_ends import process_start_unix_s
 
@@ -54,7 +54,7 @@ def retrain(
         note=note,
         in_window=in_window,
         stop_at_step=stop_at_step,
-        wait_s=duration(wait, "--wait").total_seconds() if wait else None,
+        wait_s=wait_s(wait),
         **stop_fields(stop_at, stop_after, started_unix_s),
     )
     run_request(request, started_unix_s, as_json=as_json)
@@ -96,7 +96,7 @@ def resume(
         run=link.sha256[:16],
         from_step=from_step,
         stop_at_step=stop_at_step,
-        wait_s=duration(wait, "--wait").total_seconds() if wait else None,
+        wait_s=wait_s(wait),
         **stop_fields(stop_at, stop_after, started_unix_s),
     )
     run_request(request, started_unix_s, as_json=as_json)

@@ -12,6 +12,7 @@ from headway.flows.config.request import ComparisonRequest, TrialsRequest
 from headway.flows.console.options import AsJson, Pipeline, Promote, Register, StopAfter, StopAt, WorkspaceUri
 from headway.flows.console.output import print_json, require_writable
 from headway.flows.console.stop_options import stop_fields
+from headway.flows.console.wait_option import Wait, wait_s
 from headway.training.observe.process_ends import process_start_unix_s
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def trials(
     stop_at: StopAt = "",
     stop_after: StopAfter = "",
     in_window: InWindow = False,
+    wait: Wait = "",
     as_json: AsJson = False,
 ) -> None:
     """Try the settings of `trials`, and continue the best."""
@@ -50,6 +52,7 @@ def trials(
         "workspace": workspace,
         "note": note,
         "in_window": in_window,
+        "wait_s": wait_s(wait),
         **stop_fields(stop_at, stop_after, started_unix_s),
     }
     from headway.flows.config.pipeline_file import using_pipeline_file

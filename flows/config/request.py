@@ -57,6 +57,13 @@ class TrainingRequest(BaseModel):
         title="Stop because",
         description="What the time to stop at means, where one is set; kept in the ledger.",
     )
+    wait_s: float | None = Field(
+        default=None,
+        ge=0,
+        title="Wait for another retrain, in seconds",
+        description="Where another process works on the same run: how long to wait until it has ended. None: not at "
+        "all, and end with its name.",
+    )
 
     @property
     def command(self) -> str:
@@ -100,14 +107,6 @@ class RetrainRequest(TrainingRequest):
         gt=0,
         title="Stop at step",
         description="Train to this step and end; the next retrain continues. None: to the last.",
-    )
-
-    wait_s: float | None = Field(
-        default=None,
-        ge=0,
-        title="Wait for another retrain, in seconds",
-        description="Where another process works on the same run: how long to wait until it has ended. None: not at "
-        "all, and end with its name.",
     )
 
     run: str = Field(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import typer.core
 
+from headway.flows.console.stop_options import duration
+
 if TYPE_CHECKING:
     from typer._click import Context
 
@@ -26,6 +28,11 @@ Wait = Annotated[
         help="Where another process works on the run: wait until it has ended, for so long at most (90s, 2h).",
     ),
 ]
+
+
+def wait_s(wait: str) -> float | None:
+    """What was asked for, in seconds; None: not to wait."""
+    return duration(wait, NAME).total_seconds() if wait else None
 
 
 class WaitCommand(typer.core.TyperCommand):

@@ -102,7 +102,7 @@ def session(request: TrainingRequest, *, finds_only: bool = False) -> Iterator[t
             spending=UnboundSpending() if spending is None else replace(spending, flow_run=identity),
             stop=stop,
             continued_by=request.command,
-            wait_s=request.wait_s if isinstance(request, RetrainRequest) else None,
+            wait_s=request.wait_s,
             finds_only=finds_only,
             traceparent=trace.header,
         )

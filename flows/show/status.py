@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Never
 
@@ -131,12 +132,16 @@ class Status(KeptStatus):
     runs: list[RunStatus]
     running: list[RunningRetrain] = []
     """On this machine, whatever stage they are in."""
+    damaged: dict[str, str] = {}
+    """What is wrong with the history of a model that `models` leaves out, by the place of its refs."""
 
 
 def read_status(workspace_uri: str) -> Status:
     """Raises `EnvironmentProblem`: there is no workspace, or it cannot be used."""
     workspace = Workspace.existing(workspace_uri)
-    return Status(**dict(read_kept(workspace)), runs=_runs(workspace), running=read_running(workspace))
+    damaged = dict[str, str]()
+    kept = read_kept(workspace, damaged)
+    return Status(**dict(kept), runs=_runs(workspace), running=read_running(workspace), damaged=damaged)
 
 
 def _runs(workspace: Workspace) -> list[RunStatus]:
@@ -171,13 +176,20 @@ def _run_or_what_lies_there(workspace: Workspace, name: str, described: Sha256 |
     )
 
 
-def read_kept(workspace: Workspace) -> KeptStatus:
-    """What does not take longer the more runs there were."""
+def read_kept(workspace: Workspace, damaged: dict[str, str] | None = None) -> KeptStatus:
+    """What does not take longer the more runs there were.
+
+    Args:
+        damaged: gets what is wrong with a model's history, which is left out then.
+
+    Raises:
+        IntegrityError: it is damaged, and nobody wants to be told so.
+    """
     history = [_history_of(workspace, name) for name in workspace.names(f"refs/{PIPELINES}")]
     asks = [now.requested for now in history if now.requested is not None]
     return KeptStatus(
         workspace=workspace.uri,
-        models=[_model(workspace, name) for name in workspace.names("refs/models")],
+        models=[*_models(workspace, damaged)],
         waiting=[_waiting(now) for now in history if now.windows_cut],
         requested=[RequestStatus(pipeline=ask.pipeline, why=ask.why, requested_at=ask.requested_at) for ask in asks],
         held=[now.hold for now in history if now.hold is not None],
@@ -208,6 +220,16 @@ def _history_of(workspace: Workspace, pipeline: str) -> PipelineEvent:
 def _waiting(now: PipelineEvent) -> WaitingStatus:
     fields = {name: getattr(now, name) for name in ("pipeline", "run", "windows_cut", "starving")}
     return WaitingStatus(**fields, what=now.cut)
+
+
+def _models(workspace: Workspace, damaged: dict[str, str] | None) -> Iterator[ModelStatus]:
+    for name in workspace.names("refs/models"):
+        try:
+            yield _model(workspace, name)
+        except IntegrityError as error:
+            if damaged is None:
+                raise
+            damaged[f"refs/models/{name}"] = str(error)
 
 
 def _model(workspace: Workspace, name: str) -> ModelStatus:
@@ -405,6 +427,8 @@ def print_status(status: Status, console: Console | None = None) -> None:
     console.print(f"workspace  {status.workspace}\n")
     for place in status.lost:
         _print_entry(console, f"{place}  GONE", LOST)
+    for place, what in status.damaged.items():
+        _print_entry(console, f"{place}  DAMAGED", {"what": what})
     for model in status.models:
         _print_entry(console, f"{model.model}  {count(model.num_versions, 'version')}", _model_facts(model))
     if not status.models:

@@ -11,7 +11,7 @@ from prefect import State
 from rich.console import Console
 from rich.table import Table
 
-from headway.data_contracts.types.report_text import count
+from headway.data_contracts.types.report_text import count, figure
 from headway.flows.console.console import headed, print_table
 from headway.flows.report.summary import RetrainSummary
 from headway.flows.report.summary import as_state as state_of
@@ -75,6 +75,7 @@ def _row(trial: SearchedTrial, end: int) -> TrialRow:
         round=trial.round,
         steps=trial.steps,
         rungs={step: figure.value for step, figure in trial.figures.items()},
+        later=trial.later,
         other_seeds={
             each.trial.training.seed: None if each.score is None else each.score.figure.value
             for each in trial.other_seeds
@@ -100,7 +101,7 @@ def verdict_text(found: SearchResult) -> str:
     gap = verdict.difference
     over = f" over {count(len(verdict.seeds), 'seed')}" if len(verdict.seeds) > 1 else ""
     measured = (
-        f"trial {first} less {second}, paired{over}: {gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}] "
+        f"trial {first} less {second}, paired{over}: {_signed(gap.value)} [{_signed(gap.low)}, {_signed(gap.high)}] "
         f"{verdict.metric}"
     )
     failures = [
@@ -120,6 +121,10 @@ def verdict_text(found: SearchResult) -> str:
         small, large = sorted((verdict.first.size_bytes, verdict.second.size_bytes))
         why = f"trial {kept} stays, the smaller one ({small:,} bytes beside {large:,})"
     return f"undecided: {measured}; {why}{failures_told}"
+
+
+def _signed(number: float) -> str:
+    return f"{'' if number < 0 else '+'}{figure(number)}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:

@@ -259,7 +259,9 @@ def _curves(found: TrialsSummary) -> str:
         y = _axis(found.metric, values)
         plot = Plot(caption="Figures by rung", x=_axis("step", [float(step) for step in found.levels]), y=y)
         for row in reversed(shown_rungs):
-            points = [(float(step), value) for step, value in sorted(row.rungs.items()) if math.isfinite(value)]
+            points = sorted(
+                (float(row.later.get(step, step)), value) for step, value in row.rungs.items() if math.isfinite(value)
+            )
             plot.line(points, colour(_level(found, row)), title=f"trial {row.trial}")
         drawn.append(figure(plot.svg(), f"{found.metric} from rung to rung", _level_key(found)))
     best = _best_by_round(found)

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from headway.data_contracts.store.errors import Cause
 from headway.data_contracts.types.notebook_card import notebook_card
-from headway.data_contracts.types.report_text import count
+from headway.data_contracts.types.report_text import count, figure
 from headway.flows.report.summary import RetrainSummary
 from headway.tasks.search.space import Settings, shown
 
@@ -26,6 +26,8 @@ class TrialRow(BaseModel):
     """How far it was trained."""
     rungs: dict[int, float] = {}
     """By step, what it came to there on the examples that rank."""
+    later: dict[int, int] = {}
+    """By rung, the later step that its figure is of, where the checkpoint of the rung itself was gone."""
     other_seeds: dict[int, float | None] = {}
     """Of a finalist: by seed, what the same settings came to with it; None: they failed."""
     cause: Cause | None = None
@@ -95,7 +97,12 @@ def rung_names(summary: TrialsSummary) -> tuple[str, ...]:
 
 
 def rung_figures(summary: TrialsSummary, row: TrialRow) -> tuple[str, ...]:
-    return tuple("" if step not in row.rungs else f"{row.rungs[step]:.4f}" for step in summary.levels[:-1])
+    return tuple("" if step not in row.rungs else _rung_figure(row, step) for step in summary.levels[:-1])
+
+
+def _rung_figure(row: TrialRow, step: int) -> str:
+    where = f" of step {row.later[step]:,}" if step in row.later else ""
+    return f"{figure(row.rungs[step])}{where}"
 
 
 def steps_line(summary: TrialsSummary) -> str:
@@ -114,6 +121,7 @@ def final_figure(row: TrialRow) -> str:
     if row.value is None:
         return f"paused at step {row.steps:,}"
     others = ", ".join(
-        f"{'failed' if value is None else f'{value:.4f}'} with seed {seed}" for seed, value in row.other_seeds.items()
+        f"{'failed' if value is None else figure(value)} with seed {seed}" for seed, value in row.other_seeds.items()
     )
-    return f"{row.value:.4f} [{row.low:.4f}, {row.high:.4f}]{f'; {others}' if others else ''}"
+    low, high = (figure(row.value if each is None else each) for each in (row.low, row.high))
+    return f"{figure(row.value)} [{low}, {high}]{f'; {others}' if others else ''}"

@@ -115,7 +115,7 @@ def _is_silent(
             raise RunBusy(
                 f"another machine trains this run already ({lease}).",
                 where=workspace.uri_of(records.path(number)),
-                advice=f"`headway retrain --wait` waits for it; `headway stop {run}` on that machine ends it.",
+                advice=f"The same command with `--wait` waits for it; `headway stop {run}` on that machine ends it.",
             )
         last_s, looked_s = looked_s, time.monotonic()
         if looked_s - last_s > lease.lease_s / 2:

@@ -56,9 +56,9 @@ class ServedGraph(PythonModel):  # type: ignore[misc]
             return self._answer(model_input)
         except Exception as error:
             # Else MLflow's server sends the whole stack, with this machine's paths, to whoever asked. An error of
-            # Headway's says what happened apart from where.
+            # Headway's says what happened, and what to do, apart from where.
             message = getattr(error, "what", "") or str(error) or type(error).__name__
-            why = message.splitlines()[0][:MAX_CHARACTERS]
+            why = " ".join([message.splitlines()[0][:MAX_CHARACTERS], getattr(error, "advice", "")]).strip()
             if isinstance(error, ImportError):
                 raise MlflowException(why) from error
             raise MlflowException.invalid_parameter_value(f"the graph takes no such input: {why}") from error

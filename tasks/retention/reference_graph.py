@@ -122,15 +122,26 @@ class ReferenceGraph:
         for digest in references.digests:
             yield from (each for each in self._by_digest.get(digest, ()) if each != path)
         yield from (each for each in references.paths if each in self._listed and each != path)
-        if path.startswith(f"documents/{CheckpointManifest.kind}/") or _is_result(path):
+        if path.startswith(f"documents/{CheckpointManifest.kind}/"):
             yield from self._by_checkpoint.get(self._checkpoint_folder(path), ())
+        elif _is_result(path):
+            yield from self._of_result(path)
         elif OF_CHECKPOINT.match(path) and path.endswith(f"/{MANIFEST_NAME}"):
             yield from (each for each in self._by_checkpoint[path.rpartition("/")[0]] if each != path)
+
+    def _of_result(self, path: str) -> Iterator[str]:
+        """Of the checkpoint that it names. Where it was damaged, any of its run's may be the model: it is made anew."""
+        if (folder := self._checkpoint_folder(path)) in self._by_checkpoint:
+            yield from self._by_checkpoint[folder]
+            return
+        run = path.rpartition("/")[0]
+        for folder, files in self._by_checkpoint.items():
+            yield from files if folder.startswith(f"{run}/checkpoints/") else ()
 
     def _checkpoint_folder(self, path: str) -> str:
         """Of the checkpoint that a document describes, or a run's result names; empty where it cannot be read."""
         fields = self._reader.read(path).fields
-        with contextlib.suppress(ValueError, TypeError):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
             run = path.rpartition("/")[0] if _is_result(path) else run_folder(Link.model_validate(fields.get("run")))
             return checkpoint_path(run, fields["step"])
         return ""

@@ -19,6 +19,10 @@ ROWS = "rows to predict"
 KINDS = "an Arrow table, a pandas or Polars frame, a dict of columns, a list of dicts, or one row as a dict or Series"
 
 
+UNREADABLE = (pa.ArrowException, TypeError, ValueError, OverflowError)
+"""What Arrow and pandas say of values that they cannot take for a column."""
+
+
 def as_table(rows: Any) -> pa.Table:
     """Raises `DataError`: none of the kinds that are taken, or columns that are no columns."""
     try:
@@ -34,12 +38,37 @@ def as_table(rows: Any) -> pa.Table:
             return pa.table({name: [each.get(name) for each in rows] for name in names})
         if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__dataframe__"):
             return pa.table(rows)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        message = str(error).strip().splitlines() or [type(error).__name__]
-        raise DataError(
-            f"they cannot be read as columns ({message[0]}).", where=ROWS, advice="Give each column values of one kind."
-        ) from error
+    except UNREADABLE as error:
+        what = _unreadable_column(rows) or f"they cannot be read as columns ({_message(error)})"
+        raise DataError(f"{what}.", where=ROWS, advice="Give each column values of one kind.") from error
     raise DataError(f"a {type(rows).__name__} holds no rows.", where=ROWS, advice=f"Give {KINDS}.")
+
+
+def _unreadable_column(rows: Any) -> str:
+    """The first that cannot be read by itself, and why; empty where each can."""
+    if isinstance(rows, Sequence):
+        columns = [
+            (name, [each.get(name) for each in rows]) for name in dict.fromkeys(name for each in rows for name in each)
+        ]
+    else:
+        is_one = isinstance(rows, Mapping) and not _has_columns(rows)
+        items = rows.items() if hasattr(rows, "items") else ()
+        columns = [(name, [value] if is_one else value) for name, value in items]
+    for name, values in columns:
+        try:
+            pa.array(values)
+        except UNREADABLE as error:
+            return f"column {name!r} cannot be read: {_message(error)}"
+    return ""
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, OverflowError):
+        return "it holds a whole number of more than 64 bits"
+    # Of texts that are no Unicode, Python quotes the text.
+    if isinstance(error, UnicodeError):
+        return "it holds a text that is no Unicode"
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def with_fitted_types(table: pa.Table, fitted_types: Mapping[str, pa.DataType], first_row: int = 0) -> pa.Table:

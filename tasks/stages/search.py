@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headway.data_contracts.store.documents import Interval, Link
-from headway.data_contracts.store.errors import TrainingFailed
-from headway.data_contracts.types.report_text import count
+from headway.data_contracts.store.errors import HeadwayError, TrainingFailed
+from headway.data_contracts.types.report_text import count, figure
 from headway.tasks.core.context import RunContext
 from headway.tasks.search.pace import pace_of, require_worthwhile
 from headway.tasks.search.proposals import PastTrial, next_round
@@ -55,6 +55,8 @@ class SearchedTrial:
     """From 1."""
     figures: dict[int, Interval] = field(default_factory=dict)
     """By the step of the rung."""
+    later: dict[int, int] = field(default_factory=dict)
+    """By rung, the step that its figure is of where that is a later one: the checkpoint of the rung itself was gone."""
     other_seeds: list[TrialResult] = field(default_factory=list)
     """Of a finalist: its settings, trained with other seeds."""
 
@@ -249,6 +251,9 @@ class _Search:
                 )
             else:
                 trial.result, trial.figures[step] = result, result.score.figure
+                # A finished run's model may be an earlier checkpoint than its last: the end is no rung.
+                if to_step is not None and result.trained_step > step:
+                    trial.later[step] = result.trained_step
         return [result.trial.number for result in ranked if result.score is not None]
 
     def _trained(self, planned: Sequence[PlannedTrial], to_step: int | None) -> list[TrialResult]:
@@ -312,13 +317,13 @@ class _Search:
             return
         spent = sum(each.steps for each in self._trials.values())
         best = min(scored, key=lambda number: (self._trials[number].value_at(step), number))
-        figure = self._trials[best].figures[step].value
+        shown = figure(self._trials[best].figures[step].value)
         where = f"step {step:,} of {self._levels[-1]:,}"
         named = ", ".join(map(str, on[:NAMED_IN_A_LINE])) + (", ..." if len(on) > NAMED_IN_A_LINE else "")
         follows = f"; {len(on)} of {len(scored)} go on: {named}" if on else ""
         self._context.ledger.event(
             "rung",
-            message=f"{where}: {count(len(scored), 'trial')}, the best is {best} with {figure:.4f}{follows}; "
+            message=f"{where}: {count(len(scored), 'trial')}, the best is {best} with {shown}{follows}; "
             f"{count(spent, 'step')} so far",
             step=step,
             trials=list(scored),
@@ -342,7 +347,7 @@ class _Search:
         figures = {
             each.result.trial.name: (
                 each.result.planned.settled.run,
-                {step: figure.value for step, figure in each.figures.items()},
+                {step: figure.value for step, figure in each.figures.items() if step not in each.later},
             )
             for each in scored
         }
@@ -365,7 +370,12 @@ def _record(trial: SearchedTrial) -> PastTrial:
     return PastTrial(trial=trial.result.trial, values=values, has_failed=trial.result.error is not None)
 
 
-def _all_failed(context: RunContext, results: Sequence[TrialResult]) -> TrainingFailed:
+def _all_failed(context: RunContext, results: Sequence[TrialResult]) -> HeadwayError:
+    first = results[0].error
+    # What every trial met alike before or after its training is no trial's own, such as a workspace that was moved.
+    alike = {(type(each.error), "" if each.error is None else each.error.what) for each in results}
+    if first is not None and not isinstance(first, TrainingFailed) and len(alike) == 1:
+        return first
     message = "\n".join(f"{each.trial.name} ({each.trial}): {each.error}" for each in results)
     return TrainingFailed(
         f"all {len(results)} trials failed.", where=context.pipeline, advice=f"None can be chosen:\n{message}"

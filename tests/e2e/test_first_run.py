@@ -60,7 +60,7 @@ def test_it_ends_with_a_champion_that_beats_the_baseline(finished) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_leaves_a_record_under_the_key_of_its_inputs_and_the_document_it_names(project, stage: str) -> None:
     path = project.file(f"stages/{stage}/*.json")
-    record = StageRecord.model_validate_json(path.read_bytes())
+    record = StageRecord.from_bytes(path.read_bytes())
     assert record.document.kind == DOCUMENTS[stage]
     assert path.stem == record.key == stage_key(stage, record.inputs)
     workspace = Workspace(str(project.workspace))

@@ -124,13 +124,17 @@ def test_counts_are_numbers_codes_are_categories_and_so_are_texts_that_recur() -
 
 @pytest.mark.parametrize(
     ("label", "message"),
-    [("tokens", "neither a class nor a number"), ("nothing", "holds only nulls"), ("wieght", "Did you mean 'weight'")],
+    [
+        *(("tokens", "neither a class nor a number"), ("nothing", "holds only nulls")),
+        *(("wieght", "Did you mean 'weight'"), ("long", "texts of up to 300 characters.*Shorten them")),
+    ],
 )
 def test_a_label_that_nothing_could_predict_is_refused(label: str, message: str) -> None:
     columns = {
         "weight": numbers(),
         "tokens": pa.array([[1, 2]] * NUM_ROWS, pa.list_(pa.int32())),
         "nothing": pa.array([None] * NUM_ROWS, pa.float64()),
+        "long": ["x" * 300, "y"] * (NUM_ROWS // 2),
     }
     with pytest.raises(ConfigError, match=message):
         drafted(columns, label=label)

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from headway.flows.cli import trials as trials_command
 from headway.flows.cli.command_line import run
+from headway.flows.config.request import TrialsRequest
+from headway.flows.run.session import session
 from headway.flows.trials.report import as_yaml
 from headway.tasks.search import pace
 from headway.tasks.search.rungs import AttemptPace
@@ -27,6 +30,22 @@ def trials(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
     code = run()
     message = capsys.readouterr()
     return code, message.out, message.err
+
+
+@pytest.mark.parametrize(("options", "waits_s"), [((), None), (("--wait",), 3650 * 86400), (("--wait", "90s"), 90)])
+def test_a_search_waits_for_another_process_as_its_refusal_advises(
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    waits_s: float | None,
+) -> None:
+    requests: list[TrialsRequest] = []
+    monkeypatch.setattr(trials_command, "_check_and_run", lambda request, *_, **__: requests.append(request))
+    assert trials(capsys, monkeypatch, *options) == (0, "", "")
+    assert [request.wait_s for request in requests] == [waits_s]
+    with session(requests[0]) as (run, _):
+        assert run.wait_s == waits_s
 
 
 def test_a_dry_run_shows_every_trial(

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import Link, RunSpec
-from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.errors import ConfigError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import document_path
 from headway.flows.cli.command_line import app
@@ -27,6 +27,7 @@ from headway.flows.show.status import (
     RunStatus,
     Status,
     print_status,
+    read_kept,
     read_status,
     request_stop,
     run_asked,
@@ -303,6 +304,29 @@ def test_what_lies_in_the_place_of_a_run_keeps_nobody_from_seeing_the_others(
             os.mkfifo(path)
     assert {run.run for run in read_status(workspace.uri).runs} == {"a" * 16, "b" * 16}
     assert run_asked(workspace.uri, "a").run == "a" * 16 and run_asked(workspace.uri, "").run
+
+
+@pytest.mark.parametrize("what", ["loop", "folder without entries", "entry that is none"])
+def test_what_lies_in_the_place_of_a_model_keeps_nobody_from_seeing_the_others(tmp_path: Path, what: str) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    (workspace.local_path("refs/models") / "tiny").mkdir(parents=True)
+    path = workspace.local_path("refs/models") / "x"
+    if what == "loop":
+        path.symlink_to(path.name)
+    elif what == "entry that is none":
+        (path / "champion").mkdir(parents=True)
+        (path / "champion" / "00000001.json").write_bytes(b"{}")
+    else:
+        path.mkdir()
+    found = read_status(workspace.uri)
+    assert "tiny" in {model.model for model in found.models}
+    assert list(found.damaged) == ([] if what == "folder without entries" else ["refs/models/x"])
+    if found.damaged:
+        lines = shown(found)
+        at = lines.index("refs/models/x  DAMAGED")
+        assert "circle" in " ".join(lines[at:]) or "not a readable ref entry" in " ".join(lines[at:])
+        with pytest.raises(IntegrityError):
+            read_kept(workspace)  # what is watched by machines is whole, or none
 
 
 def test_a_run_is_known_by_its_pipeline_as_long_as_its_document_is_whole(tmp_path: Path) -> None:

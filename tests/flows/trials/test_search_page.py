@@ -9,7 +9,7 @@ import re
 import pytest
 
 from headway.flows.trials.search_page import explained, render_html
-from headway.flows.trials.summary import TrialRow, TrialsSummary
+from headway.flows.trials.summary import TrialRow, TrialsSummary, final_figure, rung_figures
 from tests.flows.report.test_summary import summary as retrained
 
 LEVELS = [60, 180, 540]
@@ -84,6 +84,16 @@ def test_trials_that_failed_or_came_to_no_number_are_rows_and_no_points() -> Non
     together = page.partition("All settings at once")[2].partition("</section>")[0]
     assert together.count("<title>trial ") == 5
     assert "failed (training): it diverged" in page and "nan" not in re.sub(r"<td.*?</td>", "", page)
+
+
+def test_a_figure_of_a_later_step_than_its_rung_says_so_and_one_beyond_all_measure_is_short() -> None:
+    rates = [{"optimizer.lr": each / 10} for each in (1, 2)]
+    rows = [row(1, rates[0], 0.5, 3), row(2, rates[1], 1e308, 2, later={60: 180})]
+    assert rung_figures(searched(rows), rows[0]) == ("0.5000", "0.4500")
+    assert rung_figures(searched(rows), rows[1]) == ("1e+308 of step 180", "9e+307")
+    enormous = row(3, rates[0], 1e308, 3, other_seeds={1: 1e308})
+    assert final_figure(enormous) == "8.1e+307 [8.1e+307, 8.1e+307]; 1e+308 with seed 1"
+    assert "1e+308 of step 180" in render_html(searched(rows), 0.0)
 
 
 @pytest.mark.parametrize("greater_is_better", [False, True])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headway.data_contracts.store import stages
+from headway.data_contracts.store.digests import canonical_json
 from headway.data_contracts.store.documents import Registration
 from headway.data_contracts.store.errors import DataError, HeadwayError, RefConflict, RegistryError, RunStopped
 from headway.data_contracts.store.published_files import document_path
@@ -99,6 +100,21 @@ def test_a_record_that_lies_in_the_place_of_another_is_none(stage: Stage, paths)
     stage.run(code="2")
     other.write_bytes(paths["record"].read_bytes())
     assert [stage.run(code="2"), stage.run(code="2"), stage.run()] == [3, 3, 3] and len(stage.damaged()) == 1
+
+
+@pytest.mark.parametrize("named", ["another of its kind", "one of another kind"])
+def test_a_record_whose_document_was_exchanged_by_hand_for_an_intact_one_is_made_again(
+    stage: Stage, paths, register, named: str
+) -> None:
+    stage.run()
+    good = paths["record"].read_bytes()
+    other, _ = register(2)
+    if named == "one of another kind":
+        other = stage.context.workspace.load(other, Registration).run
+    altered = {**json.loads(good), "document": other.model_dump(mode="json")}
+    paths["record"].write_bytes(canonical_json(altered))
+    assert stage.run() == 2, "not the other's document under this stage's key"
+    assert len(stage.damaged()) == 1 and stage.run() == 2
 
 
 def test_what_is_cleaned_away_while_it_is_found_is_made_again(stage: Stage, paths, monkeypatch) -> None:

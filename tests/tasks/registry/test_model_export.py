@@ -14,6 +14,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from safetensors.torch import save_file
 from headway.data_contracts.store import refs
 from headway.data_contracts.store.digests import sha256_file
 from headway.data_contracts.store.documents import Registration
-from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.errors import DataError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.act.export import export_model
 from headway.tasks.registry.model_export import save_model
@@ -155,6 +156,22 @@ def test_who_asks_with_what_the_graph_does_not_take_gets_one_line_and_no_stack(s
             served.predict(given.astype(np.int64))
         assert told.value.get_http_status_code() == 400 and told.value.message.count("\n") == 0
         assert "stack_trace" not in told.value.serialize_as_json()
+
+
+@pytest.mark.process
+def test_who_asks_mlflow_with_rows_that_are_refused_is_told_what_to_do_and_not_where_the_model_lies() -> None:
+    from mlflow.exceptions import MlflowException
+
+    from headway.tasks.registry.served_graph import ServedGraph
+
+    def predict(rows: object) -> object:
+        raise DataError("column 'age' is null in row 0.", where="/home/me/model", advice="Fill it in.")
+
+    served = ServedGraph()
+    served._config, served._table = b"{}", SimpleNamespace(predict=predict)
+    with pytest.raises(MlflowException) as told:
+        served.predict([{"age": None}])
+    assert told.value.message == "the graph takes no such input: column 'age' is null in row 0. Fill it in."
 
 
 @pytest.mark.parametrize("attack", ["expression", "example_inputs"])

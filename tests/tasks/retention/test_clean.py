@@ -15,7 +15,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import document_path
 from headway.tasks.retention import clean
 from headway.tasks.retention.reachability import DAY_S, REPRODUCTIONS, kind_of
-from headway.training.checkpoint.layout import checkpoint_path, run_folder
+from headway.training.checkpoint.layout import RESULT_NAME, checkpoint_path, run_folder
 from headway.training.launch.base import run_lock
 from tests.tasks.past_work import Maker, refs_of
 from tests.tasks.retention.cleanings import LATER_S, cleaned, dangling, everything, look
@@ -95,6 +95,16 @@ def test_what_is_young_or_among_the_last_finished_runs_stays(workspace: Workspac
     assert document_path(made[0].run) in gone and document_path(made[1].run) in gone
     gone = cleaned(workspace, keep_last=1, later_s=LATER_S)
     assert set(made[2].files) <= everything(workspace) and f"{run_folder(made[2].run)}/export/model.pt2" not in gone
+
+
+@pytest.mark.parametrize("damaged", [b"{}", b"{", b'{"step": 7}', b'{"step": null}', b'{"step": [3]}'])
+def test_the_model_of_a_finished_run_whose_result_is_damaged_stays(workspace: Workspace, damaged: bytes) -> None:
+    maker = Maker(workspace)
+    made = maker.run(0, maker.data(0))
+    workspace.local_path(f"{run_folder(made.run)}/{RESULT_NAME}").write_bytes(damaged)
+    cleaned(workspace, keep_last=1)
+    # The checkpoint's document is written again by whoever finds it.
+    assert {path for path in made.files if path.startswith("runs/")} <= everything(workspace)
 
 
 @pytest.mark.parametrize("damage", ["altered", "gone", "ref"])

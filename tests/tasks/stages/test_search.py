@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.data_contracts.store.documents import Interval, Link
-from headway.data_contracts.store.errors import ConfigError, TrainingFailed
+from headway.data_contracts.store.errors import ConfigError, HeadwayError, IntegrityError, TrainingFailed
 from headway.tasks.search.rungs import planned_steps
 from headway.tasks.search.trials_spec import Trial, TrialsSpec
 from headway.tasks.stages import search as module
@@ -42,6 +43,7 @@ class Machine:
     loss: Any
     fails_at: dict[int, int] = field(default_factory=dict)
     """By trial, the step at which it diverges."""
+    failure: Callable[..., HeadwayError] = field(default=partial(TrainingFailed, "its loss is no number."))
     reached: dict[int, int] = field(default_factory=dict)
     """By trial: how far it is trained."""
     arrived: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -82,7 +84,7 @@ class Machine:
             number, step = self.key(each.trial), to_step or 540
             result = TrialResult(planned=each)
             if (limit := self.fails_at.get(number)) is not None and step >= limit:
-                results.append(replace(result, error=TrainingFailed("its loss is no number.")))
+                results.append(replace(result, error=self.failure(where=each.run.sha256)))
                 continue
             self._work()
             step = min(step, self.ends_at)
@@ -270,6 +272,9 @@ def test_trials_of_other_rungs_are_dropped_as_any_unless_going_on_is_free() -> N
     assert [event["promoted"] for event in machine.events[3:]] == [[1, 2, 3, 4, 5], [1, 2], []]
     assert sum(machine.trained.values()) - before == 2 * 75 + 360
     assert found.best.trial.number == 1
+    # So what they are compared by at 45 is of step 60, or of where those came that went on, and is said to be.
+    later = {each.result.trial.number: each.later for each in found.trials}
+    assert [later[number] for number in (1, 2, 4, 9)] == [{45: 540, 135: 540}, {45: 180, 135: 180}, {45: 60}, {45: 60}]
 
     # All came to 180, for nothing: none of them has a place because of that.
     machine = Machine(by_number, reached=dict.fromkeys(range(1, 10), 180))
@@ -292,6 +297,13 @@ def test_where_all_that_went_further_fail_the_best_of_the_others_is_trained_to_i
 def test_where_all_fail_the_search_does_and_says_why_of_each() -> None:
     with pytest.raises(TrainingFailed, match=r"(?s)all 4 trials failed.*trial 1 \(optimizer\.lr .*its loss is no"):
         Machine(by_number, fails_at=dict.fromkeys(range(1, 5), 60)).search(spec(draws=2))
+
+
+def test_where_all_fail_by_what_is_no_trials_own_that_is_the_error_with_its_advice_once() -> None:
+    moved = partial(IntegrityError, "its files lie elsewhere.", advice="Work where it was.")
+    machine = Machine(by_number, fails_at=dict.fromkeys(range(1, 5), 60), failure=moved)
+    with pytest.raises(IntegrityError, match=r"^[0-9a-f]{64}: its files lie elsewhere\. Work where it was\.$"):
+        machine.search(spec(draws=2))
 
 
 @pytest.mark.parametrize(

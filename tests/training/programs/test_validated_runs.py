@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.errors import IntegrityError, RunStopped
 from headway.training.checkpoint.layout import committed_steps, directory_name
 from headway.training.checkpoint.read import read_checkpoint
 from headway.training.config.checkpoints import CheckpointSpec
@@ -69,7 +69,7 @@ def events(run_dir: Path, name: str) -> list[Event]:
 
 
 def curve(run_dir: Path) -> dict[int, float]:
-    return {event["step"]: event["value"] for event in events(run_dir, "validation")}
+    return {event["step"]: event["value"] for event in events(run_dir, "validation") if "value" in event}
 
 
 def test_a_run_ends_once_it_has_been_no_better_for_long_and_the_best_checkpoint_is_its_model(undisturbed):
@@ -147,6 +147,41 @@ def test_a_run_killed_and_stopped_again_and_again_decides_as_an_undisturbed_one(
     validated.train(run, tmp_path, world_size=2)
     assert curve(tmp_path) == curve(undisturbed)
     assert result(tmp_path)["tensors_sha256"] == result(undisturbed)["tensors_sha256"]
+
+
+def test_a_run_cut_within_its_validations_and_continued_on_other_numbers_of_ranks_decides_as_an_undisturbed_one(
+    validated, undisturbed, tmp_path
+):
+    run = validated.publish_run(UNSTEADY)
+    arguments = ["--workspace", validated.workspace.uri, "--run-spec", run.sha256, "--run-dir", str(tmp_path)]
+    best = result(undisturbed)["step"]
+    for world_size, rank, step, number in (
+        (2, 1, 2, signal.SIGKILL),  # nothing is kept yet
+        (2, 0, best, signal.SIGTERM),
+        (1, 0, best, signal.SIGKILL),
+        (4, 2, max(curve(undisturbed)), signal.SIGTERM),
+    ):
+        ranks = validated.start_ranks(
+            "tests.training.programs.cut_worker",
+            arguments,
+            tmp_path,
+            world_size=world_size,
+            CUT=f"{rank} {step} 2 {int(number)}",
+        )
+        code = ranks[rank].wait(DEADLINE_S)
+        for other in ranks:
+            if number == signal.SIGKILL:  # as their guard does
+                other.kill()
+            assert other.wait(DEADLINE_S) == code
+        assert code == (-signal.SIGKILL if number == signal.SIGKILL else RunStopped.exit_code), validated.log(tmp_path)
+        if number == signal.SIGTERM:
+            *_, last = events(tmp_path, "validation")
+            assert last["step"] == step and "value" not in last, "it was broken off"
+            assert committed_steps(tmp_path / "checkpoints")[-1] == step
+    assert validated.train(run, tmp_path, world_size=2) == [0, 0], validated.log(tmp_path)
+    assert curve(tmp_path) == curve(undisturbed)
+    ours, theirs = result(tmp_path), result(undisturbed)
+    assert (ours["step"], ours["tensors_sha256"]) == (theirs["step"], theirs["tensors_sha256"])
 
 
 def test_a_best_checkpoint_with_a_flipped_bit_is_put_aside_and_trained_again(validated, undisturbed, tmp_path):

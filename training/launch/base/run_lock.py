@@ -36,7 +36,7 @@ def owning(folder: Path, run: str = "") -> Iterator[None]:
         return RunBusy(
             f"another process trains this run already ({owner}).",
             where=str(folder),
-            advice="`headway retrain --wait` waits for it; "
+            advice="The same command with `--wait` waits for it; "
             f"`headway stop {run or folder.name}` ends it, and a checkpoint is kept.",
         )
 
