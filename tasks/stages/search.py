@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headway.data_contracts.store.documents import Interval, Link
-from headway.data_contracts.store.errors import HeadwayError, TrainingFailed
 from headway.data_contracts.types.report_text import count, figure
 from headway.tasks.core.context import RunContext
 from headway.tasks.search.pace import pace_of, require_worthwhile
@@ -32,6 +31,7 @@ from headway.tasks.stages.trial_scores import (
     Scoring,
     TrialResult,
     TrialScore,
+    all_failed,
     place,
     rank_trials,
 )
@@ -177,7 +177,7 @@ class _Search:
             self._at(self._levels[-1], [ranked[0].result.trial.number])
             ranked = self._ranked()
         if ranked[0].result.score is None or ranked[0].result.error is not None:
-            raise _all_failed(self._context, [each.result for each in ranked])
+            raise all_failed(self._context, [each.result for each in ranked])
         verdict = self._verdict(ranked)
         if verdict is not None and verdict.keeps_second:
             ranked[:2] = reversed(ranked[:2])
@@ -368,15 +368,3 @@ class _Search:
 def _record(trial: SearchedTrial) -> PastTrial:
     values = {step: trial.value_at(step) for step in trial.figures}
     return PastTrial(trial=trial.result.trial, values=values, has_failed=trial.result.error is not None)
-
-
-def _all_failed(context: RunContext, results: Sequence[TrialResult]) -> HeadwayError:
-    first = results[0].error
-    # What every trial met alike before or after its training is no trial's own, such as a workspace that was moved.
-    alike = {(type(each.error), "" if each.error is None else each.error.what) for each in results}
-    if first is not None and not isinstance(first, TrainingFailed) and len(alike) == 1:
-        return first
-    message = "\n".join(f"{each.trial.name} ({each.trial}): {each.error}" for each in results)
-    return TrainingFailed(
-        f"all {len(results)} trials failed.", where=context.pipeline, advice=f"None can be chosen:\n{message}"
-    )

@@ -13,7 +13,7 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.search.space import Settings
 from headway.tasks.search.trials_spec import Trial
 from headway.tasks.stages.finalists import FinalistsVerdict, compare_finalists
-from headway.tasks.stages.trial_scores import PlannedTrial, Scoring, TrialResult, rank_trials
+from headway.tasks.stages.trial_scores import PlannedTrial, Scoring, TrialResult, all_failed, rank_trials
 from headway.tasks.stages.trials import AT_ONCE, describe_trials, room_of, train_trials
 from headway.training.config.training_spec import TrainingSpec
 
@@ -68,6 +68,7 @@ def compare_settings(
     Raises:
         ConfigError: the recipe, or the model to start from.
         RunStopped: a stop was asked for; the same command continues.
+        TrainingFailed: all of them failed.
     """
     other = other.model_copy(update={"seed": this.seed})
     settings = differing(this, other)
@@ -83,7 +84,10 @@ def compare_settings(
     in_turn = [each for pair in zip(*planned, strict=True) for each in pair]
     room = None if scoring.launch.is_detached else room_of(context, in_turn, scoring.launch, len(in_turn))
     trained = train_trials(context, in_turn, scoring.launch, tracking_uri, AT_ONCE, scoring.evaluation, room=room)
-    by_label = {each.trial.label: each for each in rank_trials(context, scoring, trained)}
+    ranked = rank_trials(context, scoring, trained)
+    if all(each.error is not None for each in ranked):
+        raise all_failed(context, ranked)
+    by_label = {each.trial.label: each for each in ranked}
     first_results, second_results = ([by_label[each.trial.label] for each in side] for side in planned)
     is_paired = any(one.error is None is two.error for one, two in zip(first_results, second_results, strict=True))
     verdict = compare_finalists(context, scoring, first_results, second_results) if is_paired else None

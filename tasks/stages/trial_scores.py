@@ -102,6 +102,19 @@ def failed(context: RunContext, result: TrialResult, error: HeadwayError) -> Tri
     return replace(result, error=error)
 
 
+def all_failed(context: RunContext, results: Sequence[TrialResult]) -> HeadwayError:
+    """What to raise where none came to its end."""
+    first = results[0].error
+    # What every trial met alike before or after its training is no trial's own, such as a workspace that was moved.
+    alike = {(type(each.error), "" if each.error is None else each.error.what) for each in results}
+    if first is not None and not isinstance(first, TrainingFailed) and len(alike) == 1:
+        return first
+    message = "\n".join(f"{each.trial.name} ({each.trial}): {each.error}" for each in results)
+    return TrainingFailed(
+        f"all {len(results)} trials failed.", where=context.pipeline, advice=f"None can be chosen:\n{message}"
+    )
+
+
 def inputs_at_rung(evaluation: EvaluationSpec, step: int, checkpoint: Link) -> dict[str, Any]:
     # No code: the checkpoint goes with the next rung, and what has decided a promotion stays what decided it.
     return {"rung": step, "checkpoint": checkpoint.sha256, "spec": ranking_spec(evaluation)}
