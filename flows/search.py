@@ -6,12 +6,10 @@ snapshot ─► validate ─► shard ─► ┌► train each ─► rank ─�
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from prefect import State, flow
 
 from headway.data_contracts.store.documents import Link
-from headway.flows.config.pipeline_spec import PipelineSpec, load_pipeline
+from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.request import ComparisonRequest, TrialsRequest
 from headway.flows.prefect_api.concurrency_lease import keep_running
 from headway.flows.report.summary import summarise
@@ -20,7 +18,7 @@ from headway.flows.run.session import session
 from headway.flows.trials.comparison import ComparisonSummary, summarise_comparison
 from headway.flows.trials.report import as_state, report
 from headway.flows.trials.summary import TrialsSummary
-from headway.flows.trials.wanted import require_comparable, wanted_trials
+from headway.flows.trials.wanted import comparable_pipeline, wanted_trials
 from headway.flows.windows.admission import keeping_to_windows
 from headway.tasks.core.context import RunContext
 from headway.tasks.rows.heldout_parts import require_parts
@@ -74,9 +72,7 @@ def settings_comparison(request: ComparisonRequest) -> ComparisonSummary:
         request: Whose training to compare, and with which file's.
     """
     with session(request) as (run, pipeline):
-        path = Path(request.against)
-        other = load_pipeline(path)
-        require_comparable(pipeline, other, path)
+        path, other = comparable_pipeline(pipeline, request.against)
         _, manifest = _shards(run, pipeline)
         found = compare_settings(
             run,
@@ -87,6 +83,7 @@ def settings_comparison(request: ComparisonRequest) -> ComparisonSummary:
             _scoring(pipeline),
             manifest,
             tracking_uri(run, pipeline.registry),
+            None if pipeline.trials is None else pipeline.trials.max_parallel,
         )
         return summarise_comparison(run, found, request.against)
 

@@ -18,7 +18,7 @@ from headway.data_contracts.types.strict_yaml import parse_yaml, read_text
 from headway.flows.act.contract_diff import compare_files, verdict
 from headway.flows.ci.base import Base, read_base
 from headway.flows.ci.child import JsonDocument, headway
-from headway.flows.ci.invalidated_stages import compare_stages
+from headway.flows.ci.invalidated_stages import compare_stages, is_recipe_beside
 from headway.flows.ci.results import Checklist, CheckMessage, CheckName, NotEvaluated
 from headway.flows.config.first_step import check_encodes, check_first_step
 from headway.flows.config.pipeline_file import named_pipeline, same_named, shared_name
@@ -197,9 +197,14 @@ class Checks:
             raise NotEvaluated(f"a pipeline that {self._base.message} does not have")
         _, pipeline = self._loaded()
         try:
-            require_comparable(pipeline, load_pipeline(self._before), self._before)
+            before = load_pipeline(self._before)
+            require_comparable(pipeline, before, self._before)
         except ConfigError as error:
             raise NotEvaluated(f"not comparable with {self._base.message}: {error.what}") from error
+        if not is_recipe_beside(self._base, self._before, before):
+            raise NotEvaluated(
+                "the base's recipe lies elsewhere than beside its pipeline file, where the change's is found"
+            )
         arguments = ("--against", str(self._before), "--seeds", str(self._request.trials))
         workspace = ("--workspace", self._workspace, "--json", "--note", "headway ci")
         made = headway("trials", self._request.pipeline, *arguments, *workspace, on_event=self._on_event)

@@ -86,6 +86,14 @@ def compare_stages(base: Base, before_file: Path, file: Path, pipeline: Pipeline
     return StageComparison(stages=tuple(_in_turn(reasons)), notes=tuple(notes))
 
 
+def is_recipe_beside(base: Base, before_file: Path, before: PipelineSpec) -> bool:
+    """Whether the base's recipe is found beside its pipeline file, or comes with Headway or a library.
+
+    Else a process of the checkout would take the checkout's for it.
+    """
+    return _recipe_code(before, (str(before_file.parent),)) == _recipe_code(before, _search_path(base, before_file))
+
+
 def _in_turn(reasons: dict[str, list[str]]) -> Iterator[StageChange]:
     invalidated: set[str] = set()
     for stage in STAGES:

@@ -23,14 +23,12 @@ def trials(
     pipeline: Pipeline,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show settings and steps, and train nothing.")] = False,
     against: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE", help="Only compare `training` with that of another pipeline file, and keep neither."
-        ),
-    ] = "",
+        str | None,
+        typer.Option(metavar="FILE", help="Only compare `training` with another pipeline file's; neither is kept."),
+    ] = None,
     seeds: Annotated[
-        int, typer.Option(min=1, max=10, help="With --against: how many seeds both are trained with.")
-    ] = 3,
+        int | None, typer.Option(min=1, max=10, help="With --against: seeds that both train with.", show_default="3")
+    ] = None,
     study: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Also write the trials as an Optuna study, which optuna-dashboard opens."),
@@ -47,6 +45,12 @@ def trials(
 ) -> None:
     """Try the settings of `trials`, and continue the best."""
     started_unix_s = process_start_unix_s()
+    if against == "":
+        raise typer.BadParameter("name a pipeline file.", param_hint="--against")
+    if seeds is not None and against is None:
+        raise typer.BadParameter("it goes with --against; seeds of a search are its file's.", param_hint="--seeds")
+    if study is not None and against is not None:
+        raise typer.BadParameter("a study is of a search, and --against makes none.", param_hint="--study")
     fields: dict[str, Any] = {
         "pipeline": pipeline,
         "workspace": workspace,
@@ -58,9 +62,9 @@ def trials(
     from headway.flows.config.pipeline_file import using_pipeline_file
 
     with using_pipeline_file(pipeline):
-        if against:
+        if against is not None:
             comparison = ComparisonRequest(
-                **fields, against=against, seeds=seeds, may_promote=False, may_register=False
+                **fields, against=against, seeds=seeds or 3, may_promote=False, may_register=False
             )
             _check_and_compare(comparison, started_unix_s, dry_run=dry_run, as_json=as_json)
         else:
@@ -125,13 +129,11 @@ def _run(request: TrialsRequest, started_unix_s: float, *, as_json: bool) -> Tri
 
 
 def _check_and_compare(request: ComparisonRequest, started_unix_s: float, *, dry_run: bool, as_json: bool) -> None:
-    from headway.flows.config.pipeline_spec import load_pipeline
     from headway.flows.config.preflight import check_request
-    from headway.flows.trials.wanted import require_comparable
+    from headway.flows.trials.wanted import comparable_pipeline
 
     spec, _, _ = check_request(request)
-    other = load_pipeline(Path(request.against))
-    require_comparable(spec, other, Path(request.against))
+    _, other = comparable_pipeline(spec, request.against)
     if dry_run:
         from headway.flows.console.console import plain_console
         from headway.flows.trials.comparison import print_comparison_plan

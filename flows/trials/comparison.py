@@ -23,7 +23,7 @@ class ComparedSettings(BaseModel):
     runs: dict[int, str]
     """By seed."""
     values: dict[int, float | None]
-    """By seed, on the examples that rank; None: it failed."""
+    """By seed, on the examples that rank; None: it failed. Empty where none was trained."""
     failures: dict[int, str] = {}
     """By seed, why."""
 
@@ -83,7 +83,11 @@ def _side(settings: Settings, results: list[TrialResult]) -> ComparedSettings:
     return ComparedSettings(
         settings=settings,
         runs={seed: each.run.sha256[:16] for seed, each in by_seed.items()},
-        values={seed: None if each.score is None else each.score.figure.value for seed, each in by_seed.items()},
+        values={
+            seed: None if each.score is None else each.score.figure.value
+            for seed, each in by_seed.items()
+            if each.score is not None or each.error is not None
+        },
         failures={seed: each.error.what for seed, each in by_seed.items() if each.error is not None},
     )
 
@@ -112,6 +116,8 @@ def _names(summary: ComparisonSummary) -> tuple[str, ...]:
 def print_comparison_plan(this: TrainingSpec, other: TrainingSpec, num_seeds: int, console: Console) -> None:
     """What would be trained."""
     settings = differing(this, other.model_copy(update={"seed": this.seed}))
+    if not settings[0]:
+        console.print("  settings are the same; where code of their own is the same too, nothing is trained")
     names, table = setting_names(settings), Table(box=None, padding=(0, 2), header_style="dim")
     for name in ("", *names):
         table.add_column(name, no_wrap=True)

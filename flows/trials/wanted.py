@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.flows.config.pipeline_spec import PipelineSpec
+from headway.data_contracts.types.report_text import count
+from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
+from headway.flows.console.environment import project_folder
 from headway.tasks.search.rungs import num_at_each, planned_steps
 from headway.tasks.search.trials_spec import Trial, TrialsSpec
+from headway.training.frozen.mesh_check import require_trainable
+from headway.training.frozen.recipe_check import own_methods
 
 EXAMPLE = "trials: {vary: {optimizer.lr: {log_uniform: [0.001, 0.1]}}, draws: 8}"
 
@@ -23,14 +27,24 @@ def wanted_trials(pipeline: PipelineSpec) -> TrialsSpec:
     return pipeline.trials
 
 
-def require_comparable(pipeline: PipelineSpec, other: PipelineSpec, path: Path) -> None:
-    """
+def comparable_pipeline(pipeline: PipelineSpec, against: str) -> tuple[Path, PipelineSpec]:
+    """The file that a pipeline's settings are held against, and what it says.
+
     Args:
-        path: of the other's file.
+        against: a path, or the name of one in the folder deployments.
 
     Raises:
-        ConfigError: no examples are reserved for ranking, or training would not be on the same rows.
+        ConfigError: it cannot be read; no examples are reserved for ranking; or both would not be trained on the same
+            rows, by the same ranks, from the same start.
     """
+    path = find_pipeline_file(against, project_folder())
+    other = load_pipeline(path)
+    require_comparable(pipeline, other, path)
+    return path, other
+
+
+def require_comparable(pipeline: PipelineSpec, other: PipelineSpec, path: Path) -> None:
+    """As `comparable_pipeline`, of a file that was read."""
     if not pipeline.evaluation.ranking_share:
         raise ConfigError(
             "settings are compared on held-out examples that judge nothing else, and none are reserved.",
@@ -44,6 +58,22 @@ def require_comparable(pipeline: PipelineSpec, other: PipelineSpec, path: Path) 
                 where=str(path),
                 advice="Compare settings of `training` alone; `headway ci --full` judges a change of the data.",
             )
+    if pipeline.training.start_from is not None or other.training.start_from is not None:
+        raise ConfigError(
+            "training starts from a registered model, which may be another one by the next run.",
+            where=f"{pipeline.pipeline}: training.start_from",
+            advice="Compare settings from no start, or judge the change by `headway ci --full`.",
+        )
+    try:
+        methods = own_methods(other.training.recipe.name, (str(path.parent),))
+        require_trainable(other.training, pipeline.shards.encoder, pipeline.launch.world_size, methods)
+    except ConfigError as error:
+        ranks = count(pipeline.launch.world_size, "rank")
+        raise ConfigError(
+            f"its training is none for {ranks}, which both would be trained by: {error.what}",
+            where=str(path),
+            advice=error.advice,
+        ) from error
 
 
 class SearchPlan(NamedTuple):

@@ -39,9 +39,14 @@ _COMPARED: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
     ast.GtE: operator.ge,
 }
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {"abs": abs, "max": max, "min": min, "round": round}
+_OF_SEVERAL: Final = ("max", "min")
+"""Of two numbers or more; the others of one. Digits to round to could take Python for ever."""
 _CONSTANTS: Final[Mapping[str, bool | None]] = {"true": True, "false": False, "null": None}
 """As YAML has them."""
-_KNOWN: Final = "+ - * / // % **, comparisons, and, or, not, `a if b else c`, abs, max, min and round"
+_KNOWN: Final = (
+    "numbers, words in quotes, names, + - * / // % **, comparisons, and, or, not, `a if b else c`, abs(a), round(a), "
+    "max(a, b) and min(a, b)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,9 @@ def _require_known(node: ast.expr, text: str, names: set[str]) -> None:
             return _require_all((left, *others), text, names)
         case ast.IfExp(test=test, body=body, orelse=orelse):
             return _require_all((test, body, orelse), text, names)
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS and args:
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if (
+            name in _FUNCTIONS and (len(args) > 1) == (name in _OF_SEVERAL) and args
+        ):
             return _require_all(args, text, names)
     raise ValueError(f"`{text}`: `{ast.unparse(node)}` is nothing that an expression may hold: use {_KNOWN}")
 

@@ -8,6 +8,7 @@ which learns.
 from __future__ import annotations
 
 import contextlib
+import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.tasks.search.space import Settings, Value, Varied, shown
+from headway.tasks.search.space import Settings, Value, Varied
 from headway.tasks.search.trials_spec import Settle, Trial, TrialsSpec, numbered, with_settings
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.data.splitmix import hash_text
@@ -31,6 +32,8 @@ ASKED_PER_TRIAL: Mapping[str, int] = {"tpe": 100, "gp": 2}
 Gaussian process takes a second. Draws take the place of what is missing then."""
 WANTED_PER_TRIAL = 10
 """Of those, such as can be trained; and draws."""
+REFUSED_PER_TRIAL = 20
+"""So many in turn that cannot be trained, and no more are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,12 +102,17 @@ def _trainable(
     spec: TrialsSpec, training: TrainingSpec, asked: Iterable[Settings], settle: Settle
 ) -> Iterator[Settings]:
     """Whole settings. A sampler knows nothing of what follows from some, is required of them, or can be trained."""
-    space = spec.space
+    assert spec.draws is not None  # as the spec has it
+    space, num_refused = spec.space, 0
     for chosen in asked:
+        if num_refused == REFUSED_PER_TRIAL * spec.draws:
+            return
+        num_refused += 1
         with contextlib.suppress(ConfigError):
             settings = space.completed(chosen, training)
             if space.is_allowed(settings, training):
                 settle(with_settings(training, settings))
+                num_refused = 0
                 yield settings
 
 
@@ -184,4 +192,4 @@ def _suggested(asked: OptunaTrial, name: str, varied: Varied) -> Value:
 
 
 def _param(varied: Varied, value: Value) -> Any:
-    return value if varied.values is None else [shown(each) for each in varied.values].index(shown(value))
+    return value if varied.values is None else list(map(json.dumps, varied.values)).index(json.dumps(value))

@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -119,6 +119,7 @@ class Space:
     varied: Mapping[str, Varied]
     """A setting with a condition stands behind those that it depends on."""
     derived: Mapping[str, Expression]
+    """One that names another stands behind it."""
     required: tuple[Expression, ...]
 
     @classmethod
@@ -134,8 +135,18 @@ class Space:
         for name in derive:
             if name in varied:
                 raise ValueError(f"`{name}` is derived, so it does not vary: leave one of the two out")
+        for name, each in varied.items():
+            for other, wanted in (each.when or {}).items():
+                _require_possible(varied, name, other, wanted)
+        conditions = {name: tuple(each.when or ()) for name, each in varied.items()}
         derived = {name: parse(shown(text)) for name, text in derive.items()}
-        return cls(varied=_in_order(varied), derived=derived, required=tuple(map(parse, require)))
+        # One that names itself means what the file says.
+        needs = {name: each.names - {name} for name, each in derived.items()}
+        return cls(
+            varied={name: varied[name] for name in in_order(conditions, "`when`")},
+            derived={name: derived[name] for name in in_order(needs, "the expression")},
+            required=tuple(map(parse, require)),
+        )
 
     @property
     def is_conditional(self) -> bool:
@@ -173,7 +184,7 @@ class Space:
             ConfigError: as `completed`.
         """
         names = _Names(settings, training)
-        return all(_value(each, names, "trials.require") for each in self.required)
+        return all(_holds(each, names) for each in self.required)
 
     def combinations(self, training: TrainingSpec) -> list[Settings]:
         """Of a grid: each once.
@@ -223,21 +234,30 @@ class Space:
             yield self.completed({name: each.at(shares[name]) for name, each in self.varied.items()}, training)
 
 
-def _in_order(varied: Mapping[str, Varied]) -> dict[str, Varied]:
-    """Each behind those that its condition names, and else as the file has them."""
-    ordered: dict[str, Varied] = {}
+def in_order(needs: Mapping[str, Collection[str]], what: str) -> list[str]:
+    """Names, each behind those that it needs, and else as they come.
+
+    Args:
+        what: needs another, for the error.
+
+    Raises:
+        ValueError: one that needs itself, by way of others.
+    """
+    ordered: dict[str, None] = {}
 
     def put(name: str, below: tuple[str, ...]) -> None:
         if name in below:
-            raise ValueError(f"`when` of `{name}` comes back to itself: {' -> '.join((*below, name))}")
-        for other, wanted in (varied[name].when or {}).items():
-            _require_possible(varied, name, other, wanted)
-            put(other, (*below, name))
-        ordered.setdefault(name, varied[name])
+            raise ValueError(f"{what} of `{name}` comes back to itself: {' -> '.join((*below, name))}")
+        if name in ordered:
+            return
+        for other in needs[name]:
+            if other in needs:
+                put(other, (*below, name))
+        ordered[name] = None
 
-    for name in varied:
+    for name in needs:
         put(name, ())
-    return ordered
+    return list(ordered)
 
 
 def _require_possible(varied: Mapping[str, Varied], name: str, other: str, wanted: Value | Choices) -> None:
@@ -256,8 +276,8 @@ def _require_possible(varied: Mapping[str, Varied], name: str, other: str, wante
 
 
 def _is_among(value: Value, wanted: Value | Choices) -> bool:
-    # As a file has them: `true` is no 1.
-    return shown(value) in [shown(each) for each in (wanted if isinstance(wanted, tuple) else (wanted,))]
+    # As a file has them: `true` is no 1, and `"1"` neither.
+    return json.dumps(value) in [json.dumps(each) for each in (wanted if isinstance(wanted, tuple) else (wanted,))]
 
 
 class _Names:
@@ -270,12 +290,16 @@ class _Names:
     def __call__(self, name: str) -> Operand:
         if name in self._settings:
             return self._settings[name]
+        if name == "max_steps" and self._training.max_epochs is not None:
+            raise ValueError("`max_steps` follows from `max_epochs` and the rows, which are counted later")
         if self._dump is None:
             self._dump = self._training.model_dump(mode="json")
         found: Any = self._dump
         for part in name.split("."):
             if not isinstance(found, dict) or part not in found:
-                raise ValueError(f"`{name}` is not said in `training`, and no setting of this trial")
+                raise ValueError(
+                    f"`{name}` is not said in `training`, and no setting of this trial; words stand in quotes"
+                )
             found = found[part]
         if isinstance(found, dict | list):
             raise ValueError(f"`{name}` is no single value")
@@ -292,6 +316,17 @@ def _value(expression: Expression, names: _Names, where: str) -> Operand:
         raise ConfigError(
             f"{error}.", where=where, advice=f"It is so with {names}. Correct the expression, or what varies."
         ) from error
+
+
+def _holds(expression: Expression, names: _Names) -> bool:
+    holds = _value(expression, names, "trials.require")
+    if not isinstance(holds, bool):
+        raise ConfigError(
+            f"`{expression}` is {shown(holds)}, which is neither true nor false.",
+            where="trials.require",
+            advice="Compare it with something: `recipe.model.width >= 16`.",
+        )
+    return holds
 
 
 def _nothing_allowed(of: str) -> ConfigError:

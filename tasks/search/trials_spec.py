@@ -20,6 +20,7 @@ WHERE = "trials.vary"
 LENGTHS = ("max_steps", "max_epochs", "recipe.model.iterations")
 OF_EPOCHS = ("global_batch_sequences",)
 """What decides the length besides, where passes over rows are asked for."""
+MAX_SETTINGS = 100
 Method = Literal["grid", "random", "tpe", "gp"]
 Settle = Callable[[TrainingSpec], TrainingSpec]
 """What training with a trial's settings is once rows are counted; raises `ConfigError` where that cannot be trained."""
@@ -60,18 +61,21 @@ class TrialsSpec(Frozen):
 
     vary: dict[str, Choices | Varied] = Field(
         min_length=1,
+        max_length=MAX_SETTINGS,
         description="By dotted name below `training`: a list of values, or a range such as "
         "`{log_uniform: [0.0003, 0.03]}`, `{uniform: [0, 0.5]}` or `{integer: [2, 8]}`. With `when` it varies beside "
         "some values of another setting alone: `{values: [0.9, 0.95], when: {optimizer.kind: muon}}`.",
     )
     derive: dict[str, Value] = Field(
         {},
+        max_length=MAX_SETTINGS,
         exclude_if=lambda derive: not derive,
         description="Settings that follow from others, by dotted name below `training`: `recipe.model.hidden: 4 * "
         "recipe.model.width`. The quotient of whole numbers that leaves no rest is whole.",
     )
     require: tuple[str, ...] = Field(
         (),
+        max_length=MAX_SETTINGS,
         exclude_if=lambda require: not require,
         description="What holds for the settings of each trial: `recipe.model.width % recipe.model.heads == 0`. A "
         "grid leaves out what does not meet it, and a draw is drawn again.",
@@ -130,7 +134,7 @@ class TrialsSpec(Frozen):
             raise ValueError(f"search {self.method} learns from earlier rounds: say how many, such as rounds: 6")
         if self.method == "gp" and space.is_conditional:
             raise ValueError("a Gaussian process takes no settings with `when`: search with tpe")
-        if self.finalist_seeds > 1 and "seed" in self.vary:
+        if self.finalist_seeds > 1 and "seed" in (*self.vary, *self.derive):
             raise ValueError("finalist_seeds compares settings over seeds: a seed that varies is no setting then")
         if isinstance(self.rungs, tuple):
             if not self.rungs:
@@ -287,7 +291,7 @@ def with_settings(training: TrainingSpec, settings: Mapping[str, Value]) -> Trai
             )
         branch[leaf] = value
         for _, problem in not_numbers(TrainingSpec, value, (*branches, leaf)):
-            raise ConfigError(f"{name}: {problem}", where=WHERE, advice="Correct it there.")
+            raise ConfigError(f"{name}: {problem}", where="trials", advice="Correct it there.")
     try:
         return TrainingSpec.model_validate(values)
     except ValidationError as error:
@@ -296,6 +300,6 @@ def with_settings(training: TrainingSpec, settings: Mapping[str, Value]) -> Trai
         place = ".".join(str(part) for part in first["loc"])
         raise ConfigError(
             f"{f'{place}: ' if place else ''}{message}.",
-            where=WHERE,
+            where="trials",
             advice=f"It is so with {', '.join(f'{name} {shown(value)}' for name, value in settings.items())}.",
         ) from error

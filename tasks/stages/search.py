@@ -35,11 +35,9 @@ from headway.tasks.stages.trial_scores import (
     place,
     rank_trials,
 )
-from headway.tasks.stages.trials import AT_ONCE, describe_trials, room_of, train_trials
+from headway.tasks.stages.trials import AT_ONCE, describe_trials, room_of, settled_training, train_trials
 from headway.training.checkpoint.layout import run_folder
 from headway.training.config.training_spec import TrainingSpec
-from headway.training.frozen.mesh_check import require_trainable
-from headway.training.frozen.recipe_check import own_methods
 from headway.training.launch.supervise.room import Room
 
 NAMED_IN_A_LINE = 5
@@ -126,12 +124,8 @@ def search(
     spec.require_affordable(counted)
 
     def settle(wanted: TrainingSpec) -> TrainingSpec:
-        settled = wanted.for_rows(num_rows)
-        require_past_warmup(steps, settled)
-        # As of a pipeline file that is loaded: what a sampler proposes has not been looked at then.
-        methods = own_methods(settled.recipe.name, (str(context.base),))
-        require_trainable(settled, scoring.shards.encoder, scoring.launch.world_size, methods)
-        return settled
+        require_past_warmup(steps, wanted.for_rows(num_rows))
+        return settled_training(context, scoring, wanted, num_rows)
 
     return _Search(context, spec, training, settle, steps, scoring, manifest, tracking_uri).run()
 

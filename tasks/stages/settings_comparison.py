@@ -13,8 +13,9 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.search.space import Settings
 from headway.tasks.search.trials_spec import Trial
 from headway.tasks.stages.finalists import FinalistsVerdict, compare_finalists
+from headway.tasks.stages.launch import num_training_rows
 from headway.tasks.stages.trial_scores import PlannedTrial, Scoring, TrialResult, all_failed, rank_trials
-from headway.tasks.stages.trials import AT_ONCE, describe_trials, room_of, train_trials
+from headway.tasks.stages.trials import AT_ONCE, describe_trials, room_of, settled_training, train_trials
 from headway.training.config.training_spec import TrainingSpec
 
 
@@ -38,13 +39,17 @@ class SettingsComparison:
     def is_worse(self) -> bool:
         """Whether the first is worse, and not by chance."""
         if self.verdict is None:
-            failed = [sum(each.error is not None for each in results) for results in self.results]
-            return failed[0] > failed[1]
+            return self._num_failed(0) > self._num_failed(1)
         return self.verdict.is_decided and self.verdict.keeps_second
 
     @property
     def is_better(self) -> bool:
-        return self.verdict is not None and self.verdict.is_decided and not self.verdict.keeps_second
+        if self.verdict is None:
+            return self._num_failed(0) < self._num_failed(1)
+        return self.verdict.is_decided and not self.verdict.keeps_second
+
+    def _num_failed(self, side: int) -> int:
+        return sum(each.error is not None for each in self.results[side])
 
 
 def compare_settings(
@@ -56,6 +61,7 @@ def compare_settings(
     scoring: Scoring,
     manifest: Link,
     tracking_uri: str,
+    max_parallel: int | None = None,
 ) -> SettingsComparison:
     """Train both with each seed, those that are found apart, and compare them example by example.
 
@@ -64,6 +70,7 @@ def compare_settings(
         other: what it is held against.
         others_folder: where the other's own recipe lies, if it has one.
         manifest: the shards of both.
+        max_parallel: runs that train at the same time; None: as many as there is room for.
 
     Raises:
         ConfigError: the recipe, or the model to start from.
@@ -72,18 +79,23 @@ def compare_settings(
     """
     other = other.model_copy(update={"seed": this.seed})
     settings = differing(this, other)
-    planned: list[list[PlannedTrial]] = []
+    num_rows, planned = num_training_rows(context, manifest), list[list[PlannedTrial]]()
     for number, (training, folder) in enumerate([(this, context.base), (other, others_folder)], 1):
-        first = Trial(number=number, settings=settings[number - 1], training=training)
+        own = replace(context, base=folder)
+        settled = settled_training(own, scoring, training, num_rows)
+        first = Trial(number=number, settings=settings[number - 1], training=settled)
         trials = [first, *(first.with_other_seed(each) for each in range(1, num_seeds))]
-        planned.append(describe_trials(replace(context, base=folder), trials, manifest))
+        planned.append(describe_trials(own, trials, manifest))
     if planned[0][0].run == planned[1][0].run:
         results = [[TrialResult(planned=each) for each in side] for side in planned]
         return SettingsComparison(settings=settings, results=(results[0], results[1]), verdict=None)
     # By seed, so that an early end leaves pairs.
     in_turn = [each for pair in zip(*planned, strict=True) for each in pair]
-    room = None if scoring.launch.is_detached else room_of(context, in_turn, scoring.launch, len(in_turn))
-    trained = train_trials(context, in_turn, scoring.launch, tracking_uri, AT_ONCE, scoring.evaluation, room=room)
+    room = (
+        None if scoring.launch.is_detached else room_of(context, in_turn, scoring.launch, max_parallel or len(in_turn))
+    )
+    at_once = max_parallel or AT_ONCE
+    trained = train_trials(context, in_turn, scoring.launch, tracking_uri, at_once, scoring.evaluation, room=room)
     ranked = rank_trials(context, scoring, trained)
     if all(each.error is not None for each in ranked):
         raise all_failed(context, ranked)
@@ -97,7 +109,8 @@ def compare_settings(
 def differing(one: TrainingSpec, other: TrainingSpec) -> tuple[Settings, Settings]:
     """What two do not have in common, by dotted name; a list as JSON."""
     first, second = (dict(_flat(each.model_dump(mode="json"))) for each in (one, other))
-    names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
+    # As JSON has them: 1 is neither 1.0 nor true.
+    names = [name for name in {**first, **second} if json.dumps(first.get(name)) != json.dumps(second.get(name))]
     return {name: first.get(name) for name in names}, {name: second.get(name) for name in names}
 
 

@@ -31,10 +31,13 @@ from headway.tasks.stages.launch import (
     train,
     watched_training,
 )
-from headway.tasks.stages.trial_scores import PlannedTrial, TrialResult, failed, inputs_at_rung
+from headway.tasks.stages.trial_scores import PlannedTrial, Scoring, TrialResult, failed, inputs_at_rung
 from headway.training.checkpoint import recycled_files
 from headway.training.checkpoint.layout import committed_steps, run_folder
 from headway.training.checkpoint.retention import discard_expired
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.frozen.mesh_check import require_trainable
+from headway.training.frozen.recipe_check import own_methods
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.jobs.follow import Watched
 from headway.training.launch.supervise.room import Room, room_for
@@ -61,6 +64,18 @@ class Pause(NamedTuple):
     step: int
     evaluation: EvaluationSpec
     """What they are scored by there."""
+
+
+def settled_training(context: RunContext, scoring: Scoring, wanted: TrainingSpec, num_rows: int) -> TrainingSpec:
+    """What training comes to once rows are counted.
+
+    Raises:
+        ConfigError: the ranks cannot train it. A pipeline file was looked at when it was loaded; another may not be.
+    """
+    settled = wanted.for_rows(num_rows)
+    methods = own_methods(settled.recipe.name, (str(context.base),))
+    require_trainable(settled, scoring.shards.encoder, scoring.launch.world_size, methods)
+    return settled
 
 
 def room_of(context: RunContext, planned: Sequence[PlannedTrial], spec: LaunchSpec, at_most: int) -> Room:

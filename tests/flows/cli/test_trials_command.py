@@ -162,3 +162,41 @@ def test_what_to_keep_is_written_as_a_pipeline_file_has_it() -> None:
     assert as_yaml(best) == (
         "training: {optimizer: {lr: 0.003}, recipe: {model: {width: 32, norm: null}}, precision: bf16}"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--against", ""), "name a pipeline file"),
+        (("--seeds", "2"), "it goes with --against"),
+        (("--against", "tiny.yaml", "--study", "s.log"), "a study is of a search"),
+        (("--against", "tiny.yaml", "--seeds", "0"), "greater than or equal to 1"),
+        (("--against", "none.yaml"), "no such pipeline file"),
+        (("--against", "."), "no such pipeline file"),
+        (("--against", "contract.yaml"), "contract.yaml"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_is_spent(
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    words: str,
+) -> None:
+    file = project / "tiny.yaml"
+    file.write_text(file.read_text() + TRIALS)
+    code, _, err = trials(capsys, monkeypatch, *options)
+    assert code == 2 and words in " ".join(err.split()) and "Traceback" not in err
+    assert not (project / "workspace" / "runs").exists()
+
+
+def test_a_comparison_says_what_differs_and_that_nothing_does(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = project / "tiny.yaml"
+    file.write_text(file.read_text() + TRIALS)
+    (project / "other.yaml").write_text(file.read_text().replace("width: 16,", "width: 32,"))
+    code, out, err = trials(capsys, monkeypatch, "--against", "other.yaml", "--dry-run", "--seeds", "2")
+    assert code == 0 and "recipe.model.width" in out and "each with 2 seeds" in out, err
+    code, out, _ = trials(capsys, monkeypatch, "--against", "tiny.yaml", "--dry-run")
+    assert code == 0 and "settings are the same" in out

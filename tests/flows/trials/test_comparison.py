@@ -116,3 +116,10 @@ def test_settings_of_other_rows_or_without_examples_of_their_own_are_not_compare
     with pytest.raises(ConfigError, match="its `shards` differs"):
         require_comparable(ranked, other, tmp_path)
     require_comparable(ranked, PipelineSpec.model_validate(plain), tmp_path)
+    started = {**plain, "training": {**plain["training"], "start_from": {"model": "models:/tiny/1"}}}
+    with pytest.raises(ConfigError, match="starts from a registered model"):
+        require_comparable(ranked, PipelineSpec.model_validate(started), tmp_path)
+    one_row = {**plain, "training": {**plain["training"], "global_batch_sequences": 1, "micro_batch_sequences": 1}}
+    wide = ranked.model_copy(update={"launch": ranked.launch.model_copy(update={"ranks_per_node": 2})})
+    with pytest.raises(ConfigError, match="its training is none for"):
+        require_comparable(wide, PipelineSpec.model_validate(one_row), tmp_path)

@@ -75,6 +75,22 @@ def test_what_follows_from_other_settings_is_a_setting_of_the_trial() -> None:
     assert [trial.training.recipe.model[HIDDEN.rsplit(".", 1)[1]] for trial in trials] == [64, 128]
 
 
+def test_what_follows_from_what_follows_is_of_the_trial_wherever_it_stands_in_the_file() -> None:
+    derive = {HIDDEN: f"{HEADS} * 2", HEADS: f"{WIDTH} // 4", "max_steps": "max_steps // 2"}
+    (trial,) = spec({WIDTH: [32]}, derive=derive).drawn(TRAINING)
+    assert trial.settings == {WIDTH: 32, HEADS: 8, HIDDEN: 16, "max_steps": 270}
+
+
+def test_settings_that_each_depend_on_all_before_are_read_at_once() -> None:
+    vary: dict[str, Any] = {f"recipe.model.a{each}": [0, 1] for each in range(60)}
+    for each in range(1, 60):
+        vary[f"recipe.model.a{each}"] = {
+            "values": [0, 1],
+            "when": {f"recipe.model.a{before}": 0 for before in range(each)},
+        }
+    assert len(drawn(vary, draws=4)) > 1
+
+
 def test_a_grid_leaves_out_and_a_draw_is_drawn_again_where_settings_do_not_go_together() -> None:
     vary, require = {WIDTH: [16, 24, 32], HEADS: [2, 3, 4]}, [f"{WIDTH} % {HEADS} == 0"]
     of_grid = drawn(vary, require=require)
@@ -119,6 +135,9 @@ def test_what_a_sampler_proposes_is_held_to_all_of_it_and_is_the_same_again() ->
         ({HEADS: {"integer": [1, 4]}, WIDTH: {"values": [1], "when": {HEADS: 2}}}, {}, "which is a range"),
         ({WIDTH: [1]}, {"derive": {WIDTH: "3"}}, "is derived, so it does not vary"),
         ({WIDTH: [1]}, {"derive": {HIDDEN: "4 x width"}}, "is no expression"),
+        ({WIDTH: [1]}, {"derive": {HIDDEN: f"{HEADS}", HEADS: f"{HIDDEN} + 1"}}, "the expression of .* comes back"),
+        ({WIDTH: [1]}, {"derive": {"seed": WIDTH}, "finalist_seeds": 2}, "a seed that varies is no setting"),
+        ({f"recipe.model.a{n}": [1] for n in range(101)}, {}, "at most 100"),
         ({WIDTH: [1]}, {"require": ["import os"]}, "is no expression"),
         ({**KINDS}, {"search": "gp", "draws": 3, "rounds": 2}, "search with tpe"),
         ({WIDTH: {"values": [1], "uniform": [1, 2]}}, {}, "a range is one of"),
@@ -132,6 +151,12 @@ def test_a_space_that_says_nothing_is_refused_as_it_is_read(
         spec(vary, **fields)
 
 
+def test_a_length_that_is_counted_later_is_none_that_an_expression_could_name() -> None:
+    epochs = TrainingSpec(recipe=RecipeSpec(model={"width": 16}), max_epochs=3)
+    with pytest.raises(ConfigError, match="`max_steps` follows from `max_epochs`"):
+        spec({WIDTH: [16]}, derive={"schedule.warmup_steps": "max_steps // 20"}).drawn(epochs)
+
+
 @pytest.mark.parametrize(
     ("vary", "fields", "words"),
     [
@@ -140,6 +165,8 @@ def test_a_space_that_says_nothing_is_refused_as_it_is_read(
         ({WIDTH: [16]}, {"require": ["recipe.model.depth > 1"]}, "`recipe.model.depth` is not said in `training`"),
         ({WIDTH: [16]}, {"derive": {HIDDEN: f"1 / ({WIDTH} - 16)"}}, "has no value there.*width 16"),
         ({WIDTH: [16]}, {"derive": {HIDDEN: "recipe.model"}}, "no single value"),
+        ({WIDTH: [16]}, {"require": [f"{WIDTH} * 2"]}, "is 32, which is neither true nor false"),
+        ({WIDTH: [16]}, {"derive": {"optimizer.kind": "sgd"}}, "words stand in quotes"),
         ({WIDTH: [16]}, {"derive": {"optimizer.lrr": 1}}, "has no setting `optimizer.lrr`"),
         ({WIDTH: [16]}, {"derive": {"max_steps": 9}, "rungs": [5]}, "are to be of one length, and `max_steps` varies"),
         ({f"recipe.model.a{n}": list(range(50)) for n in range(4)}, {}, "6,250,000 combinations, more than 100,000"),

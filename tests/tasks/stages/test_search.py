@@ -19,6 +19,7 @@ from headway.data_contracts.store.errors import ConfigError, HeadwayError, Integ
 from headway.tasks.search.rungs import planned_steps
 from headway.tasks.search.trials_spec import Trial, TrialsSpec
 from headway.tasks.stages import search as module
+from headway.tasks.stages import trials as trials_module
 from headway.tasks.stages.finalists import Finalist, FinalistsVerdict
 from headway.tasks.stages.trial_scores import PlannedTrial, Scoring, TrialResult, TrialScore
 from headway.training.config.optimizer import ScheduleSpec
@@ -144,7 +145,7 @@ class Machine:
             patch.setattr(module, "TrackedSearch", lambda *arguments: self.tracked)
             patch.setattr(module, "num_training_rows", lambda context, manifest: NUM_ROWS)
             patch.setattr(module, "require_worthwhile", lambda *arguments: None)
-            patch.setattr(module, "require_trainable", self.require_trainable)
+            patch.setattr(trials_module, "require_trainable", self.require_trainable)
             return module.search(context, spec, training, scoring, nothing, "")
 
 
