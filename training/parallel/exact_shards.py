@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -67,7 +67,7 @@ class ExactShards(MeshStrategy):
         self._is_measured = False
         names = {id(value.source): name for name, value in self._trained.items()}
         for module in self._sharded_modules:
-            managed = [names[id(value)] for value in managed_parameters(module) if id(value) in names]
+            managed = [names[id(value)] for value in managed_parameters(cast(nn.Module, module)) if id(value) in names]
             scatter = TreeReduceScatter(self._among_shards, partial(self._leaf_arrived, managed))
             module.set_custom_reduce_scatter(scatter)  # type: ignore[arg-type]
 
@@ -134,7 +134,8 @@ class ExactShards(MeshStrategy):
         num_shards = self._among_shards.num_ranks
         shapes = [self._trained[name].global_shape for name in names]
         sizes = [-(-shape[0] // num_shards) * math.prod(shape[1:]) for shape in shapes]
-        for name, shape, slices in zip(names, shapes, flat.view(num_shards, -1).split(sizes, dim=1), strict=True):
+        parts = torch.split(flat.view(num_shards, -1), sizes, dim=1)
+        for name, shape, slices in zip(names, shapes, parts, strict=True):
             self._squares.add(name, slices.reshape(-1)[: math.prod(shape)].view(shape))
 
     def _slice_arrived(self, name: str, parameter: LocalParameter, _source: nn.Parameter) -> None:
