@@ -99,6 +99,9 @@ class TrafficTotals(BaseModel):
     busy_s: Amount = 0.0
 
 
+OF_NEWEST_STEP = ("loss", "grad_norm", "gradient_noise_scale", "mfu")
+
+
 class StepFigures(BaseModel):
     """Of all steps that were made, those that were made again among them."""
 
@@ -113,6 +116,8 @@ class StepFigures(BaseModel):
     traffic: dict[Text, TrafficTotals] = Field(default_factory=dict)
     loss: float | None = None
     grad_norm: float | None = None
+    gradient_noise_scale: float | None = None
+    """In rows."""
     mfu: float | None = None
     """Of the newest step that has one; model FLOPs utilisation where the device's peak is known."""
 
@@ -130,7 +135,7 @@ class StepFigures(BaseModel):
         self.num_steps += 1
         self.num_tokens += int(step.get("tokens") or 0)
         self.num_nonfinite += finite(step.get("loss")) is None
-        for name in ("loss", "grad_norm", "mfu"):
+        for name in OF_NEWEST_STEP:
             if (value := finite(step.get(name))) is not None:
                 setattr(self, name, value)
         take_into(self.durations_s, WHOLE, float(step.get("duration_s") or 0.0), "step")
@@ -154,7 +159,7 @@ class StepFigures(BaseModel):
             total.num_calls += cost.num_calls
             total.sent_bytes += cost.sent_bytes
             total.busy_s += cost.busy_s
-        for name in ("loss", "grad_norm", "mfu"):
+        for name in OF_NEWEST_STEP:
             if (value := getattr(later, name)) is not None:
                 setattr(self, name, value)
 

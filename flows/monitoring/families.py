@@ -98,6 +98,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "train_run_last_step_timestamp_seconds": _gauge("When rank 0 wrote down its newest step.", "pipeline"),
         "train_loss": _gauge("Of the newest step that has one.", "pipeline"),
         "train_grad_norm": _gauge("Of the newest step that has one.", "pipeline"),
+        "train_gradient_noise_scale_rows": _gauge(
+            "How many rows a batch could have before more hardly save steps, over the newest steps.", "pipeline"
+        ),
         "train_mfu_ratio": _gauge("Model FLOPs utilisation of the newest step.", "pipeline"),
         "train_tokens_per_second": _gauge("Over the newest steps.", "pipeline"),
         "train_checkpoint_last_durable_timestamp_seconds": _gauge("When the newest was complete.", "pipeline"),

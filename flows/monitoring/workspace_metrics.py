@@ -95,6 +95,7 @@ def _fill_retrain(samples: Samples, retrain: RunningRetrain, live: LiveFlow) -> 
         ("train_run_last_step_timestamp_seconds", live.last_step_unix_s),
         ("train_loss", steps.loss),
         ("train_grad_norm", steps.grad_norm),
+        ("train_gradient_noise_scale_rows", steps.gradient_noise_scale),
         ("train_mfu_ratio", steps.mfu),
         ("train_tokens_per_second", retrain.targets_per_s),
         ("train_checkpoint_last_durable_timestamp_seconds", retrain.checkpoint_unix_s),

@@ -50,6 +50,8 @@ class TrainingCurve(Frozen):
     """What the figure is."""
     model_step: int = 0
     """Whose checkpoint was evaluated."""
+    noise_scale: float | None = None
+    """Of the gradient, in rows, after the last step that has it."""
     shape: TabularNumberShape | None = None
     """Of a number that a built-in recipe predicts: its loss is shown as `rmse`, in the number's unit."""
 
@@ -90,6 +92,7 @@ def publish_curve(workspace: Workspace, candidate: Candidate) -> StoredFile | No
         "validated": tuple((number, float(each["value"])) for number, each in sorted(validations.items())),
         "metric": next((str(each["metric"]) for each in validations.values()), ""),
         "model_step": candidate.manifest.step,
+        "noise_scale": _noise_scale(steps),
     }
     curve = _thinned([steps[number] for number in sorted(steps)], num_excluded).model_copy(update=besides)
     return workspace.publish(curve_path(candidate.checkpoint), canonical_json(curve.model_dump(mode="json")))
@@ -130,12 +133,20 @@ def _recorded(workspace: Workspace, candidate: Candidate) -> tuple[_ByStep, _ByS
         if event["event"] == "step.excluded":
             num_excluded += 1
         elif event["event"] == "step" and _is_finite(event.get("loss")) and _is_finite(event.get("lr")):
-            steps[event["step"]] = {name: event[name] for name in ("step", "loss", "lr", "unix_s")}
+            steps[event["step"]] = {
+                **{name: event[name] for name in ("step", "loss", "lr", "unix_s")},
+                "noise_scale": event.get("gradient_noise_scale"),
+            }
         elif event["event"] == "validation" and "value" in event:
             validations[event["step"]] = {name: event[name] for name in ("metric", "value")}
     if not validations:
         steps = {number: step for number, step in steps.items() if number <= candidate.manifest.step}
     return steps, validations, num_excluded
+
+
+def _noise_scale(steps: _ByStep) -> float | None:
+    known = [scale for number in sorted(steps) if _is_finite(scale := steps[number]["noise_scale"])]
+    return known[-1] if known else None
 
 
 def _is_finite(value: Any) -> bool:

@@ -79,7 +79,9 @@ def _validations(curves: Sequence[tuple[str, TrainingCurve]], x: Axis, legend: s
 def _training(curve: TrainingCurve) -> str:
     excluded = f", batches left out by a guard: {curve.num_excluded:,}" if curve.num_excluded else ""
     started, ended = (report_text.moment(each) for each in (curve.started_unix_s, curve.ended_unix_s))
-    return f"Steps {curve.first_step:,} to {curve.step[-1]:,}, from {started} to {ended} UTC{excluded}."
+    scale = curve.noise_scale
+    noise = "" if scale is None else f" The gradient noise scale was {scale:,.3g} rows at the end."
+    return f"Steps {curve.first_step:,} to {curve.step[-1]:,}, from {started} to {ended} UTC{excluded}.{noise}"
 
 
 def _rates(curves: Sequence[tuple[str, TrainingCurve]]) -> list[float]:

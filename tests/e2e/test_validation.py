@@ -64,6 +64,10 @@ def test_the_best_checkpoint_is_registered_drawn_found_again_and_proved(tmp_path
     (run,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
     history = client.get_metric_history(run.info.run_id, "validation/log_loss")
     assert {metric.step: metric.value for metric in history} == pytest.approx(validations)
+    steps = [event for event in events if event["event"] == "step" and "gradient_noise_scale" in event]
+    scales = {event["step"]: event["gradient_noise_scale"] for event in steps}
+    history = client.get_metric_history(run.info.run_id, "train/gradient_noise_scale")
+    assert {metric.step: metric.value for metric in history} == pytest.approx(scales) and scales
     (page,) = case.workspace.glob("reports/evaluation-*.html")
     assert "On the validation split" in page.read_text()
 

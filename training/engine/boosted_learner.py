@@ -88,6 +88,9 @@ class BoostedLearner:
         best = int(np.argmin(self._validation)) if self._validation else -1
         return self._is_cut or len(self._validation) - 1 - best >= self._fields.patience
 
+    noise_scale = None
+    """Every iteration looks at all rows: there is no smaller batch."""
+
     def backward(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
         """The gradient of the training rows' loss by what is predicted. Returns nats and rows, float64 (1, 2)."""
         self._gradients, self._hessians = self._losses.gradients(self._raw, self._label)
@@ -149,7 +152,7 @@ class BoostedLearner:
         for name, value in sorted(self.weights().items()):
             yield name, cast(Tensor, value)
 
-    def scalars(self) -> dict[str, int]:
+    def scalars(self) -> dict[str, float]:
         return {CONVERGED: int(self._is_cut)}
 
     def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, float | int | str]) -> None:

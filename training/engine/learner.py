@@ -14,6 +14,7 @@ from headway.data_contracts.store.errors import IntegrityError
 from headway.training.checkpoint.pieces import State
 from headway.training.checkpoint.proof import evaluation_mode
 from headway.training.config.training_spec import TrainingSpec
+from headway.training.engine.gradient_noise import GradientNoise
 from headway.training.optimizers.scheduled import ScheduledOptimizer
 from headway.training.optimizers.weight_average import WeightAverage
 from headway.training.parallel.choose_strategy import choose_strategy
@@ -35,6 +36,8 @@ class Sums(NamedTuple):
     num_tokens: int
     stop: bool
     save: bool = False
+    replica_square: float | None = None
+    """The squared norm of the gradient of one replica, of its summed and scaled loss; None: not measured."""
 
     @property
     def loss(self) -> float:
@@ -59,6 +62,7 @@ class Learner:
         self._optimizer = ScheduledOptimizer(self._strategy, recipe, spec)
         self._scaler = LossScaler(spec)
         self._average = None if spec.ema is None else WeightAverage(self._strategy.parameters, spec.ema)
+        self._noise = GradientNoise(spec.micro_batch_sequences, spec.global_batch_sequences)
 
     has_converged = False
     """A network is trained for as many steps as it was given."""
@@ -78,10 +82,11 @@ class Learner:
         """Sum gradients and losses over all ranks, in the same tree. What any rank wishes is everybody's wish."""
         # As columns beside the losses: wishes need no collective of their own.
         wishes = torch.tensor([[stop, save]], dtype=torch.float64).expand(own.shape[0], 2)
-        rows = self._strategy.exchange(torch.cat((own, wishes), dim=1))
+        squares = self._strategy.replica_squares()
+        rows = self._strategy.exchange(torch.cat((own, wishes, *(() if squares is None else (squares,))), dim=1))
         # In tree order like gradients, so the loss that is shown has the same bits on any number of ranks.
-        nats, num_tokens, num_stops, num_saves = tree_sum(rows).tolist()
-        return Sums(nats=nats, num_tokens=int(num_tokens), stop=num_stops > 0, save=num_saves > 0)
+        nats, num_tokens, num_stops, num_saves, *square = tree_sum(rows).tolist()
+        return Sums(nats, int(num_tokens), num_stops > 0, num_saves > 0, square[0] if square else None)
 
     def gradient_norm(self, sums: Sums) -> float:
         """Norm of the gradient of the mean loss a token, before clipping."""
@@ -94,6 +99,10 @@ class Learner:
 
     def update(self, step: int, sums: Sums, gradient_norm: float) -> float:
         """One optimizer step on the gradient, whose norm is finite. Returns the learning rate."""
+        if sums.replica_square is not None:
+            # Without the loss scale, which changes from step to step.
+            unscaled = gradient_norm * max(1, sums.num_tokens)
+            self._noise.take(sums.replica_square / self._scaler.scale**2, unscaled**2)
         factor = clip_factor(gradient_norm, self._spec.optimizer.gradient_clip)
         # Clipping, the mean over tokens and the loss scale are one factor: one pass over the gradients, one rounding.
         self._strategy.scale_gradients(factor / self._divisor(sums))
@@ -109,6 +118,11 @@ class Learner:
         """Undo what a step leaves behind that is not taken: what its forward pass wrote into buffers."""
         for buffer, before in self._buffers_before:
             buffer.copy_(before)
+
+    @property
+    def noise_scale(self) -> float | None:
+        """Of the gradient, in rows, over the last steps; None where it is not measured, or not known yet."""
+        return self._noise.scale
 
     def _divisor(self, sums: Sums) -> float:
         return self._scaler.scale * max(1, sums.num_tokens)
@@ -156,9 +170,9 @@ class Learner:
         """All state of all ranks, one whole tensor after another, sorted by name; all ranks take all of them."""
         return self._strategy.full_tensors(self.tensors())
 
-    def scalars(self) -> dict[str, int]:
+    def scalars(self) -> dict[str, float]:
         """The rest of its state but the step."""
-        return self._scaler.scalars()
+        return {**self._scaler.scalars(), **self._noise.scalars()}
 
     def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, float | int | str]) -> None:
         """Take over state laid out as `tensors()` is, and what `scalars()` gave.
@@ -167,6 +181,7 @@ class Learner:
             IntegrityError: a tensor or a scalar is missing, or a tensor has another shape.
         """
         self._scaler.load(scalars)
+        self._noise.load(scalars)
         own = self._own()
         for name in sorted(own.keys() | tensors.keys()):
             if name not in own or name not in tensors or own[name][1].shape != tensors[name].shape:

@@ -67,6 +67,7 @@ class StepRecorder:
             loss=step.sums.loss,
             lr=step.lr,
             grad_norm=step.grad_norm,
+            gradient_noise_scale=self._learner.noise_scale,
             tokens=step.sums.num_tokens,
             unix_s=watch.started_unix_s,
             duration_s=duration_s,

@@ -31,7 +31,7 @@ INTEGERS = frozenset(
 )
 COUNTS = frozenset({"tokens", "num_tokens", "world_size", "num_calls", "size_bytes", "memory_bytes", "sent_bytes"})
 """Of these none is below 0."""
-NUMBERS = frozenset({"loss", "lr", "grad_norm", "mfu", "flops_per_token"})
+NUMBERS = frozenset({"loss", "lr", "grad_norm", "gradient_noise_scale", "mfu", "flops_per_token"})
 """Besides all that is named after its unit, seconds: `duration_s`."""
 LONGEST_NUMBER_CHARS = 32
 """Of a number as text, as a guard writes a loss: JSON has none for what is not finite."""

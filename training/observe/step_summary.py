@@ -59,6 +59,8 @@ class StepSummary(Frozen):
     """By kind of collective."""
     mfu: float | None
     """Median model FLOPs utilisation, where the device's peak is known."""
+    gradient_noise_scale: float | None
+    """In rows, after the last step where it was known."""
 
     def line(self, targets: str = "targets") -> str:
         """For a person.
@@ -68,10 +70,12 @@ class StepSummary(Frozen):
         """
         shares = ", ".join(f"{part} {100 * share:.0f} %" for part, share in self.shares.items())
         mfu = "" if self.mfu is None else f", MFU {100 * self.mfu:.1f} %"
+        scale = self.gradient_noise_scale
+        noise = "" if scale is None else f"; gradient noise scale {scale:,.3g} rows"
         return (
             f"{self.num_steps} steps, p50 {1000 * self.p50_s:.0f} ms, p95 {1000 * self.p95_s:.0f} ms, "
             f"p99 {1000 * self.p99_s:.0f} ms; {self.tokens_per_s:,.0f} {targets}/s{mfu}; {shares}; "
-            f"{self.peak_memory_bytes / (1 << 20):,.0f} MiB at most"
+            f"{self.peak_memory_bytes / (1 << 20):,.0f} MiB at most{noise}"
         )
 
 
@@ -93,6 +97,7 @@ class _Figures:
         self._mfus, self._norms = array("d"), array("d")
         self._num_excluded = self._num_tokens = self._sent_bytes = self._peak_memory_bytes = 0
         self._loss: float | None = None
+        self._noise_scale: float | None = None
         self._traffic: dict[str, dict[str, float]] = {}
 
     def take(self, event: Event) -> None:
@@ -114,6 +119,7 @@ class _Figures:
         self._sent_bytes += int(step.get("sent_bytes") or 0)
         self._peak_memory_bytes = max(self._peak_memory_bytes, int(step.get("memory_bytes") or 0))
         self._loss = float(step["loss"]) if step.get("loss") is not None else self._loss
+        self._noise_scale = step.get("gradient_noise_scale", self._noise_scale)
         for kind, cost in (step.get("traffic") or {}).items():
             total = self._traffic.setdefault(kind, dict.fromkeys(TrafficSummary.model_fields, 0))
             for name in total:
@@ -141,6 +147,7 @@ class _Figures:
             sent_bytes=self._sent_bytes,
             traffic={kind: TrafficSummary.model_validate(total) for kind, total in sorted(self._traffic.items())},
             mfu=statistics.median(self._mfus) if self._mfus else None,
+            gradient_noise_scale=self._noise_scale,
         )
 
 

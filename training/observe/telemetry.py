@@ -55,6 +55,8 @@ class StepRecord:
     """Of the step's collectives, by kind."""
     mfu: float | None = None
     """Model FLOPs utilisation (Chowdhery et al., PaLM, 2022), where the device's peak is known."""
+    gradient_noise_scale: float | None = None
+    """In rows, over the last steps (McCandlish et al., 2018), where it is measured."""
 
     def as_event(self) -> tuple[str, dict[str, Any]]:
         """Name and fields for the ledger; a number that is not finite is left out, since JSON has no word for it."""
@@ -62,8 +64,9 @@ class StepRecord:
         for name in ("loss", "grad_norm"):
             if not math.isfinite(fields[name]):
                 del fields[name]
-        if self.mfu is None:
-            del fields["mfu"]
+        for name in ("mfu", "gradient_noise_scale"):
+            if fields[name] is None:
+                del fields[name]
         fields |= as_fields(fields.pop("traffic"))
         return "step.excluded" if self.outcome == "excluded" else "step", fields
 

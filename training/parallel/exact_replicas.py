@@ -20,7 +20,7 @@ from headway.training.config.training_spec import TrainingSpec
 from headway.training.observe.telemetry import PartClock
 from headway.training.optimizers.update_rule import gradient
 from headway.training.parallel.batch_statistics import BatchStatistics
-from headway.training.parallel.gradients import GradientTree, row_places, row_squares
+from headway.training.parallel.gradients import GradientTree, RowSquares, is_measured, row_places, row_squares
 from headway.training.parallel.precision import DTYPES, autocast
 from headway.training.parallel.shardable import require_shardable
 from headway.training.parallel.strategy import Batch, BatchShare, UnshardedModel
@@ -60,6 +60,7 @@ class ExactReplicas(UnshardedModel):
             num_replicas=spec.num_replicas,
             node_dtype=DTYPES[spec.gradient_compression],
         )
+        self._squares = RowSquares(shapes_of(self._trained), process_group.device)
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
@@ -69,18 +70,23 @@ class ExactReplicas(UnshardedModel):
         self.model.train()
         self._statistics.begin_step()
         rows = []
+        measured = is_measured(step, self._spec.num_replicas)
         for replica, batch in zip(self.share.replicas(self._spec.num_replicas), micro_batches, strict=True):
             # By step and replica, never by rank: the same replica draws the same numbers wherever it runs.
             seed_everything(derive(self._spec.seed, "replica", step, replica))
             self._statistics.begin_replica()
-            self._gradients.begin_replica()
+            self._gradients.begin_replica(self._squares if measured and replica == 0 else None)
             with self.clock.part("forward"), autocast(self._spec.precision, self._process_group.device):
                 losses = self._recipe.losses(self._callable, batch)
             self._statistics.end_replica()
             (losses.nats.sum() * loss_scale).backward()  # type: ignore[no-untyped-call]
             self._gradients.end_replica()
             rows.append(torch.stack((losses.nats.detach().double().sum(), losses.valid.sum().double())))
+        self._replica_squares = self._squares.take(len(rows)) if measured else None
         return torch.stack(rows).cpu()
+
+    def replica_squares(self) -> Tensor | None:
+        return self._replica_squares
 
     def exchange(self, own: Tensor) -> Tensor:
         # Backward has issued every bucket by now, so this only waits.
@@ -90,7 +96,7 @@ class ExactReplicas(UnshardedModel):
 
     def gradient_norm(self) -> float:
         # By rows, which a rank with slices can compute as well: both modes then have the same norm.
-        places, length = row_places({name: value.shape for name, value in self._trained.items()})
+        places, length = row_places(shapes_of(self._trained))
         gradients = {name: gradient(value) for name, value in self._trained.items()}
         return math.sqrt(float(row_squares(gradients, places, length).sum()))
 
@@ -123,6 +129,10 @@ def _enter(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         for place, tensor in zip(places, entered, strict=True):
             given[place] = tensor
     return cast(tuple[tuple[Any, ...], dict[str, Any]], tree_unflatten(given, structure))
+
+
+def shapes_of(parameters: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in parameters.items()}
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -15,9 +15,9 @@ Every replica runs every block, once: FSDP2's ranks wait for each other there.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -27,7 +27,7 @@ from headway.training.checkpoint.proof import proof_loss
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.optimizers.update_rule import gradient
 from headway.training.parallel.exact_replicas import trained_parameters
-from headway.training.parallel.gradients import GradientTree, row_places, row_squares
+from headway.training.parallel.gradients import GradientTree, RowSquares, is_measured, row_places, row_squares
 from headway.training.parallel.mesh_strategy import MeshStrategy
 from headway.training.parallel.precision import DTYPES, autocast
 from headway.training.parallel.slices import LocalParameter
@@ -61,8 +61,26 @@ class ExactShards(MeshStrategy):
         for name, value in self._trained.items():
             # FSDP2 calls it once the parameter's slice is there.
             value.source.register_post_accumulate_grad_hook(partial(self._slice_arrived, name, value))  # type: ignore[no-untyped-call]
+        self._squares = RowSquares(
+            {name: value.global_shape for name, value in self._trained.items()}, process_group.device
+        )
+        self._is_measured = False
+        names = {id(value.source): name for name, value in self._trained.items()}
         for module in self._sharded_modules:
-            module.set_custom_reduce_scatter(TreeReduceScatter(self._among_shards))  # type: ignore[arg-type]
+            managed = [names[id(value)] for value in managed_parameters(cast(nn.Module, module)) if id(value) in names]
+            scatter = TreeReduceScatter(self._among_shards, partial(self._leaf_arrived, managed))
+            module.set_custom_reduce_scatter(scatter)  # type: ignore[arg-type]
+
+    def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
+        # The first of the first share is the first of the global batch, on any number of ranks.
+        measured = is_measured(step, self._spec.num_replicas)
+        self._is_measured = measured and self.share.index == 0
+        own = super().backward(step, micro_batches, loss_scale=loss_scale)
+        self._replica_squares = self._squares.take(len(micro_batches)) if measured else None
+        return own
+
+    def replica_squares(self) -> Tensor | None:
+        return self._replica_squares
 
     def exchange(self, own: Tensor) -> Tensor:
         self._total = self._gradients.total()
@@ -107,6 +125,18 @@ class ExactShards(MeshStrategy):
 
     def _after_backward(self) -> None:
         self._gradients.end_replica()
+        self._is_measured = False
+
+    def _leaf_arrived(self, names: Sequence[str], flat: Tensor) -> None:
+        """What FSDP2 scatters of one replica: each rank's slices one after another, padded to be equally long."""
+        if not self._is_measured:
+            return
+        num_shards = self._among_shards.num_ranks
+        shapes = [self._trained[name].global_shape for name in names]
+        sizes = [-(-shape[0] // num_shards) * math.prod(shape[1:]) for shape in shapes]
+        parts = torch.split(flat.view(num_shards, -1), sizes, dim=1)
+        for name, shape, slices in zip(names, shapes, parts, strict=True):
+            self._squares.add(name, slices.reshape(-1)[: math.prod(shape)].view(shape))
 
     def _slice_arrived(self, name: str, parameter: LocalParameter, _source: nn.Parameter) -> None:
         arrived = parameter.take_gradient()
@@ -115,10 +145,14 @@ class ExactShards(MeshStrategy):
 
 
 class TreeReduceScatter:
-    """FSDP2's reduce-scatter (`ReduceScatter`, which is private), in binary-tree order of ranks."""
+    """FSDP2's reduce-scatter (`ReduceScatter`, which is private), in binary-tree order of ranks.
 
-    def __init__(self, collectives: Collectives) -> None:
-        self._collectives = collectives
+    Args:
+        on_leaf: is given what this rank puts in.
+    """
+
+    def __init__(self, collectives: Collectives, on_leaf: Callable[[Tensor], None]) -> None:
+        self._collectives, self._on_leaf = collectives, on_leaf
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -126,7 +160,27 @@ class TreeReduceScatter:
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> None:
+        self._on_leaf(input_tensor)
         # Every rank's part for this slice; a reduce-scatter of the backend would add them in its own order.
         received = torch.empty_like(input_tensor)
         self._collectives.wait(self._collectives.all_to_all(received, input_tensor))
         output_tensor.copy_(tree_sum(received.view(self._collectives.num_ranks, -1)))
+
+
+def managed_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Those that FSDP2 scatters together for a module, in its order: of submodules first, without sharded ones."""
+    from torch.distributed.fsdp import FSDPModule
+
+    seen: set[int] = set()
+
+    def walk(part: nn.Module) -> Iterator[nn.Parameter]:
+        seen.add(id(part))
+        for child in part.children():
+            if id(child) not in seen and not isinstance(child, FSDPModule):
+                yield from walk(child)
+        for value in part.parameters(recurse=False):
+            if id(value) not in seen:
+                seen.add(id(value))
+                yield value
+
+    return walk(module)

@@ -22,6 +22,9 @@ BUCKET_ELEMENTS = 1 << 19
 
 NORM_ELEMENTS = 1 << 12
 
+MEASURED_EVERY_STEPS = 8
+"""How often the norm of one replica's gradient is taken. Of many small tensors it costs a tenth of a step."""
+
 
 class GradientTree:
     """Owns the gradients of some parameters: `parameter.grad` are views into flat buffers.
@@ -63,10 +66,17 @@ class GradientTree:
                 partial(self._gradient_arrived, index)
             )
 
-    def begin_replica(self) -> None:
-        """Let the next backward pass be one leaf of the tree."""
+    def begin_replica(self, squares: RowSquares | None = None) -> None:
+        """Let the next backward pass be one leaf of the tree.
+
+        Args:
+            squares: is given the leaf's own gradient; of every second leaf alone.
+        """
         # Every second leaf is added to its neighbour as it arrives, while it is still in the processor's cache.
         self._has_neighbour = self._num_added % 2 == 1
+        # A neighbour's gradient is nowhere by itself.
+        assert squares is None or not self._has_neighbour
+        self._squares = squares
         self._nodes = self._partial_sums.pop() if self._has_neighbour else self._take_buffer()
         self._places = self._views_of(self._nodes)
         self._arrived = [False] * len(self._parameters)
@@ -140,6 +150,9 @@ class GradientTree:
             self._places[index].add_(gradient.to(self._node_dtype))
         else:
             self._places[index].copy_(gradient)
+            # Here, since its bucket may leave and be summed up before the pass is over.
+            if self._squares is not None:
+                self._squares.add(self._names[index], self._places[index])
         if not self._is_last:
             return
         for bucket in self._overlapping[index]:
@@ -200,15 +213,48 @@ def row_squares(gradients: Mapping[str, Tensor], places: Mapping[str, int], leng
         places: where a gradient's first row belongs.
         length: of all rows, wherever they are; zero stands for those that are not here.
     """
-    held = {name: gradient for name, gradient in gradients.items() if gradient.numel()}
     squares = torch.zeros(length, dtype=torch.float64, device=next(iter(gradients.values())).device)
-    for name, gradient in held.items():
-        rows = gradient.reshape(len(gradient) if gradient.dim() else 1, -1)
-        # In pieces, since over millions of elements fp32 alone is 1e-4 off.
-        for piece in torch.split(rows, NORM_ELEMENTS, dim=1):
-            norms = torch.linalg.vector_norm(piece, dim=1)
-            squares[places[name] : places[name] + len(rows)] += norms.double().square()
+    for name, gradient in gradients.items():
+        _add_row_squares(squares, gradient, places[name])
     return squares
+
+
+def _add_row_squares(squares: Tensor, gradient: Tensor, place: int) -> None:
+    if not gradient.numel():
+        return
+    rows = gradient.reshape(len(gradient) if gradient.dim() else 1, -1)
+    # In pieces, since over millions of elements fp32 alone is 1e-4 off.
+    for piece in torch.split(rows, NORM_ELEMENTS, dim=1):
+        norms = torch.linalg.vector_norm(piece, dim=1)
+        squares[place : place + len(rows)] += norms.double().square()
+
+
+def is_measured(step: int, num_replicas: int) -> bool:
+    """Whether the norm of the first replica's gradient is taken in a step, counted from 0: alike on every rank."""
+    return num_replicas > 1 and (step + 1) % MEASURED_EVERY_STEPS == 0
+
+
+class RowSquares:
+    """The squared norm of a gradient that comes parameter by parameter, in any order: the bits of `row_squares`.
+
+    Args:
+        shapes: of all trained parameters, whole, in an order that every rank shares.
+    """
+
+    def __init__(self, shapes: Mapping[str, Sequence[int]], device: torch.device) -> None:
+        self._places, length = row_places(shapes)
+        self._squares = torch.zeros(length, dtype=torch.float64, device=device)
+
+    def add(self, name: str, gradient: Tensor) -> None:
+        """Of a parameter that has not come before, whole, in whatever it was rounded to."""
+        _add_row_squares(self._squares, gradient.float(), self._places[name])
+
+    def take(self, num_rows: int) -> Tensor:
+        """The sum over all that have come, and zeros in further rows, float64 (rows, 1) on the CPU. It begins anew."""
+        column = torch.zeros((num_rows, 1), dtype=torch.float64)
+        column[0] = self._squares.sum()
+        self._squares.zero_()
+        return column
 
 
 def row_places(shapes: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], int]:

@@ -110,6 +110,9 @@ class MeshStrategy:
         # The other ranks of a tensor-parallel group computed the same.
         return own if self._mesh.place.tensor == 0 else torch.zeros_like(own)
 
+    def replica_squares(self) -> Tensor | None:
+        return None
+
     def exchange(self, own: Tensor) -> Tensor:
         self._finish()
         self._statistics.end_step()

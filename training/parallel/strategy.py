@@ -62,6 +62,12 @@ class ParallelStrategy(Protocol):
         Returns nats and number of tokens of each micro-batch, float64 (micro-batches, 2), on the CPU.
         """
 
+    def replica_squares(self) -> Tensor | None:
+        """The squared norm of the gradient of the global batch's first micro-batch, in the last `backward`.
+
+        Float64 (micro-batches, 1) on the CPU, 0 for all others; None on every rank where it was not measured.
+        """
+
     def exchange(self, own: Tensor) -> Tensor:
         """Wait until `parameter.grad` is summed over the global batch.
 

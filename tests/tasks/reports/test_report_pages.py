@@ -143,8 +143,8 @@ def test_the_interval_of_a_share_is_wilsons():
     assert wilson(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
 
 
-def step(number: int, loss: float, *, event: str = "step") -> str:
-    return json.dumps({"event": event, "unix_s": 1e9 + number, "step": number, "loss": loss, "lr": 0.1})
+def step(number: int, loss: float, *, event: str = "step", **more: float) -> str:
+    return json.dumps({"event": event, "unix_s": 1e9 + number, "step": number, "loss": loss, "lr": 0.1, **more})
 
 
 NO_VALIDATIONS: list[dict[str, Any]] = [
@@ -160,7 +160,10 @@ def test_a_curve_is_of_the_steps_that_made_the_checkpoint_each_as_it_was_done_la
     candidate = read_candidate(workspace, registration_of(workspace, registration).checkpoint)
     assert publish_curve(workspace, candidate) is None
     last = candidate.manifest.step
-    lines = {1: [step(1, 9.0), step(2, 8.0)], 2: [step(2, 7.0), step(2, 5.0, event="step.excluded")]}
+    lines = {
+        1: [step(1, 9.0, gradient_noise_scale=7.5), step(2, 8.0, gradient_noise_scale=9.5)],
+        2: [step(2, 7.0), step(2, 5.0, event="step.excluded")],
+    }
     lines[2] += [step(number, 1.0) for number in range(3, last + 1)] + [step(last + 1, 0.5), "torn {"]
     lines[2] += [step(last, float("nan")), step(last, float("inf"))]
     lines[2] += [json.dumps({"event": "validation", "unix_s": 1e9} | each) for each in NO_VALIDATIONS]
@@ -171,6 +174,8 @@ def test_a_curve_is_of_the_steps_that_made_the_checkpoint_each_as_it_was_done_la
     kept = publish_curve(workspace, candidate)
     curve = read_curve(workspace, candidate.checkpoint)
     assert kept is not None and curve is not None and curve.num_excluded == 1
+    assert curve.noise_scale == 7.5, "the second step was done again, and has none"
+    assert "noise scale was 7.5 rows" in curve_section([("a", curve)])
     assert curve.validated == () and curve.step[-1] == last and curve.loss[:2] == (9.0, 7.0)[: len(curve.loss)]
 
 

@@ -16,6 +16,7 @@ from headway.training.data.load.shard_reader import ShardReader
 from headway.training.engine.batches import RankBatches, step_rows
 from headway.training.engine.learner import Learner, load_model_tensors, model_tensors
 from headway.training.engine.run_documents import load_run_documents
+from headway.training.parallel.gradients import MEASURED_EVERY_STEPS
 from headway.training.ranks.distributed import ProcessGroup
 
 CPU = torch.device("cpu")
@@ -62,6 +63,36 @@ def test_the_tree_of_replicas_gives_the_gradient_of_the_whole_batch(documents, r
     for name, value in learner.model.named_parameters():
         torch.testing.assert_close(summed[name], value.grad, rtol=1e-4, atol=1e-5)
         assert value.grad.abs().max() > 0, name
+
+
+def test_the_norm_of_the_first_replica_is_taken_now_and_then_and_makes_the_noise_scale(documents, reader):
+    learner = make(documents)
+    for step in range(2 * MEASURED_EVERY_STEPS):
+        produce = RankBatches(reader, documents.training, share=learner.share, device=CPU)
+        parameters = list(learner.model.parameters())
+        losses = documents.recipe().losses(learner.model, produce(step)[0])
+        gradients = torch.autograd.grad(losses.nats.sum(), parameters)
+        sums = one_step(learner, documents, reader, step)
+        if (step + 1) % MEASURED_EVERY_STEPS:
+            assert sums.replica_square is None
+        else:
+            assert sums.replica_square == pytest.approx(sum(float(each.square().sum()) for each in gradients), rel=1e-5)
+        assert ("gradient_noise_steps" in learner.scalars()) == (step >= MEASURED_EVERY_STEPS)
+        learner.update(step, sums, learner.gradient_norm(sums))
+    assert learner.scalars()["gradient_noise_steps"] == 2
+
+    again = make(documents)
+    again.load(learner.tensors(), learner.scalars())
+    assert again.noise_scale == learner.noise_scale
+
+
+def test_without_replicas_there_is_nothing_to_compare(documents, reader):
+    learner = make(documents, micro_batch_sequences=documents.training.global_batch_sequences)
+    produce = RankBatches(reader, learner._spec, share=learner.share, device=CPU)
+    step = MEASURED_EVERY_STEPS - 1
+    sums = learner.exchange(learner.backward(step, produce(step)), stop=False)
+    learner.update(step, sums, learner.gradient_norm(sums))
+    assert sums.replica_square is None and learner.noise_scale is None and learner.scalars() == {}
 
 
 def test_training_lowers_the_loss(documents, reader):

@@ -27,6 +27,7 @@ from headway.training.ranks.distributed import ProcessGroup, enable_determinism
 from tests.training.exact.cases import CASES, batch
 
 headway.training.parallel.gradients.BUCKET_ELEMENTS = 256  # small models shall have many buckets
+headway.training.parallel.gradients.MEASURED_EVERY_STEPS = 1
 
 
 def run_case(
@@ -40,7 +41,7 @@ def run_case(
         learner.load(
             {name: own_part(piece, full_tensors[name]) for name, piece in pieces_of(learner.tensors()).items()}, scalars
         )
-    losses, norms, num_skipped, traffic = [], [], 0, {}
+    losses, norms, noise_scales, num_skipped, traffic = [], [], [], 0, {}
     for step in range(first, last):
         replicas = learner.share.replicas(spec.num_replicas)
         own = learner.backward(step, [batch(recipe, spec, step, replica) for replica in replicas])
@@ -55,6 +56,7 @@ def run_case(
             num_skipped += 1
         else:
             learner.update(step, sums, norm)
+        noise_scales.append(learner.noise_scale)
     tensors = {key: value.detach().clone() for key, value in learner.full_tensors()}
     if process_group.leads:
         safetensors.torch.save_file(tensors, kept)
@@ -64,6 +66,7 @@ def run_case(
         "scalars": learner.scalars(),
         "losses": losses,
         "norms": norms,
+        "noise_scales": noise_scales,
         "num_skipped": num_skipped,
         "traffic": traffic,
         "buffers": {name: value.tolist() for name, value in learner.model.named_buffers() if value.numel() < 64},

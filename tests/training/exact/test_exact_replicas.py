@@ -60,8 +60,15 @@ def test_weights_moments_losses_norms_and_scales_have_the_same_bits_on_any_numbe
     for size in ("2", "4", "8"):
         for rank in rounds.get(size, ()):
             if case in rank:
-                for what in ("digest", "losses", "norms", "scalars", "buffers"):
+                for what in ("digest", "losses", "norms", "noise_scales", "scalars", "buffers"):
                     assert rank[case][what] == alone[what], f"{what} on {size} ranks"
+
+
+@pytest.mark.process
+def test_the_noise_of_gradients_is_measured_in_every_step_that_is_taken(rounds):
+    for case, found in rounds["1"][0].items():
+        assert found["scalars"]["gradient_noise_steps"] == NUM_STEPS - found["num_skipped"], case
+        assert found["scalars"]["gradient_noise_variance"] > 0, case
 
 
 @pytest.mark.process

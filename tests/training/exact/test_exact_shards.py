@@ -53,7 +53,7 @@ def rounds(request, tmp_path_factory) -> dict[str, list[Found]]:
 
 
 def require_same(found: Found, expected: Found, where: str) -> None:
-    for what in ("digest", "losses", "norms", "scalars", "buffers", "num_skipped"):
+    for what in ("digest", "losses", "norms", "noise_scales", "scalars", "buffers", "num_skipped"):
         assert found[what] == expected[what], f"{what} {where}"
 
 

@@ -50,6 +50,12 @@ def test_utilisation_is_the_median_where_a_peak_is_known():
     assert summary.mfu == 0.4 and "MFU 40.0 %" in summary.line()
 
 
+def test_the_gradient_noise_scale_is_that_of_the_last_step_that_has_one():
+    summary = summarise_steps([step(0.1, gradient_noise_scale=3.0), step(0.1, gradient_noise_scale=1234.5), step(0.1)])
+    assert summary.gradient_noise_scale == 1234.5 and summary.line().endswith("; gradient noise scale 1.23e+03 rows")
+    assert "noise" not in summarise_steps([step(0.1)]).line()
+
+
 def test_of_a_million_steps_none_is_kept_as_an_object():
     num_steps = 5_000
     tracemalloc.start()

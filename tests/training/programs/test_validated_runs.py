@@ -68,6 +68,10 @@ def events(run_dir: Path, name: str) -> list[Event]:
     return [event for spool in spools for event in read_events(spool) if event["event"] == name]
 
 
+def noise_scales(run_dir: Path) -> dict[int, float]:
+    return {e["step"]: e["gradient_noise_scale"] for e in events(run_dir, "step") if "gradient_noise_scale" in e}
+
+
 def curve(run_dir: Path) -> dict[int, float]:
     return {event["step"]: event["value"] for event in events(run_dir, "validation") if "value" in event}
 
@@ -89,6 +93,7 @@ def test_curve_end_and_model_have_the_same_bits_on_any_number_of_ranks(
     codes = validated.train(validated.publish_run(training), tmp_path, world_size=world_size)
     assert codes == [0] * world_size, validated.log(tmp_path)
     assert curve(tmp_path) == curve(undisturbed)
+    assert noise_scales(tmp_path) == noise_scales(undisturbed)
     ours, theirs = result(tmp_path), result(undisturbed)
     assert (ours["step"], ours["tensors_sha256"]) == (theirs["step"], theirs["tensors_sha256"])
 
@@ -146,6 +151,7 @@ def test_a_run_killed_and_stopped_again_and_again_decides_as_an_undisturbed_one(
             rank.wait(60)
     validated.train(run, tmp_path, world_size=2)
     assert curve(tmp_path) == curve(undisturbed)
+    assert noise_scales(tmp_path) == noise_scales(undisturbed) != {}
     assert result(tmp_path)["tensors_sha256"] == result(undisturbed)["tensors_sha256"]
 
 
