@@ -21,7 +21,7 @@ from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError, plain_message
 from headway.data_contracts.types.strict_yaml import keys_at, nearest, not_numbers
 from headway.tasks.search.rungs import GeometricRungs, levels, planned_steps, require_past_warmup
-from headway.training.config.training_spec import TrainingSpec
+from headway.training.config.training_spec import DECIDES_NO_BIT, TrainingSpec
 from headway.training.data.splitmix import hash_text
 
 WHERE = "trials.vary"
@@ -335,6 +335,12 @@ def numbered(
 def _require_setting(name: str) -> None:
     """What a recipe calls its own fields is the recipe's business."""
     parts = tuple(name.split("."))
+    if parts[0] in DECIDES_NO_BIT:
+        raise ConfigError(
+            f"`{parts[0]}` decides no bit of a model: trials that differ in it alone would be one run.",
+            where=f"{WHERE}.{name}",
+            advice="Leave it out; `headway tune` measures how often to save.",
+        )
     for depth, part in enumerate(parts):
         known = keys_at(TrainingSpec, parts[:depth])
         if known and part not in known:

@@ -1,11 +1,11 @@
-"""What is trained and how: one frozen tree, whose dump is `RunSpec.config`.
+"""What is trained and how: one frozen tree. What of it decides bits is `RunSpec.config`.
 
 World size is absent on purpose: in exact mode the weights do not depend on it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 DEFAULT_STEPS = 1000
+DECIDES_NO_BIT: Final = ("checkpoints", "profile")
+"""Fields that decide no bit, and so are in no run's key; see `headway.training.config.execution`."""
 
 
 def is_power_of_two(number: int) -> bool:
@@ -154,6 +156,11 @@ class TrainingSpec(Frozen):
             return self
         max_steps = max(1, round(self.max_epochs * num_rows / self.global_batch_sequences))
         return self.model_copy(update={"max_steps": max_steps, "max_epochs": None})
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that may show in the weights, with every default written out."""
+        return self.model_dump(mode="json", exclude={*DECIDES_NO_BIT})
 
     @property
     def grows_trees(self) -> bool:
