@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from headway.data_contracts.store.errors import StopReason
-from headway.flows.console.commands import resume_command, retrain_command, trials_command
+from headway.flows.console.commands import resume_command, retrain_command, trials_command, tune_command
 from headway.flows.console.environment import default_workspace
 from headway.training.launch.base.stop_request import StopRequest
 
@@ -147,3 +147,13 @@ class TrialsRequest(TrainingRequest):
     @property
     def command(self) -> str:
         return trials_command(self.pipeline, self.workspace, *self._options)
+
+
+class TuneRequest(TrainingRequest):
+    """Measure settings of one pipeline that move no bit."""
+
+    rounds: int = Field(default=5, ge=3, title="Rounds", description="How often each value takes its turn.")
+
+    @property
+    def command(self) -> str:
+        return tune_command(self.pipeline, self.workspace)

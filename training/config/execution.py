@@ -1,7 +1,7 @@
-"""What of `training` decides no bit: when checkpoints are kept, and of which steps a profile is. It is in no run's key.
+"""What of `training` decides no bit: when checkpoints are kept, what is profiled, how gradients are cut to travel.
 
-Ranks are told by their launch, so an attempt goes by what the pipeline file says now, whatever it said when the run
-was started.
+None of it is in a run's key. Ranks are told by their launch, so an attempt goes by what the pipeline file says now,
+whatever it said when the run was started.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Self
 
 from headway.data_contracts.store.documents import Frozen
 from headway.training.config.checkpoints import CheckpointSpec
-from headway.training.config.training_spec import ProfileSpec, TrainingSpec
+from headway.training.config.training_spec import DEFAULT_BUCKET_BYTES, ProfileSpec, TrainingSpec
 
 ENVIRONMENT_KEY = "HEADWAY_EXECUTION"
 
@@ -20,17 +20,18 @@ ENVIRONMENT_KEY = "HEADWAY_EXECUTION"
 class ExecutionSpec(Frozen):
     checkpoints: CheckpointSpec
     profile: ProfileSpec | None
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES
 
     @classmethod
     def of(cls, training: TrainingSpec) -> Self:
-        return cls(checkpoints=training.checkpoints, profile=training.profile)
+        return cls(checkpoints=training.checkpoints, profile=training.profile, bucket_bytes=training.bucket_bytes)
 
     def environment(self) -> dict[str, str]:
         """How a launch tells its ranks, whose arguments name the run alone."""
         return {ENVIRONMENT_KEY: self.model_dump_json()}
 
     def applied(self, training: TrainingSpec) -> TrainingSpec:
-        return training.model_copy(update={"checkpoints": self.checkpoints, "profile": self.profile})
+        return training.model_copy(update=dict(self))
 
 
 def as_launched(training: TrainingSpec, environ: Mapping[str, str] = os.environ) -> TrainingSpec:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 DEFAULT_STEPS = 1000
-DECIDES_NO_BIT: Final = ("checkpoints", "profile")
+DEFAULT_BUCKET_BYTES = 2 << 20
+"""Small enough that one travels while the next is made, and that a slow link is kept busy both ways."""
+DECIDES_NO_BIT: Final = ("checkpoints", "profile", "bucket_bytes")
 """Fields that decide no bit, and so are in no run's key; see `headway.training.config.execution`."""
 
 
@@ -93,6 +95,12 @@ class TrainingSpec(Frozen):
     )
     compile: bool = Field(default=False, description="Compile the model's training pass with `torch.compile`.")
     num_threads: int = Field(default=1, gt=0, description="Threads of a rank. More cores: more ranks, not threads.")
+    bucket_bytes: int = Field(
+        default=DEFAULT_BUCKET_BYTES,
+        ge=4096,
+        description="Of mode `exact`: how much of the gradients travels at a time, as fp32. Sums keep "
+        "their shape, so it decides no bit.",
+    )
     checkpoints: CheckpointSpec = Field(CheckpointSpec(), description="When checkpoints are saved, and which are kept.")
 
     @model_validator(mode="after")
@@ -128,6 +136,12 @@ class TrainingSpec(Frozen):
     def _can_be_validated(self) -> Self:
         if self.validation is not None and self.grows_trees:
             raise ValueError("validation: trees are grown on all training rows, and end by their own rule")
+        return self
+
+    @model_validator(mode="after")
+    def _has_buckets(self) -> Self:
+        if self.bucket_bytes != DEFAULT_BUCKET_BYTES and self.parallel.mode == "fast":
+            raise ValueError("bucket_bytes: of mode `exact` alone, where it decides no bit")
         return self
 
     @model_validator(mode="after")
