@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from headway.data_contracts.store.documents import Link, RunSpec
 from headway.data_contracts.store.errors import ConfigError
@@ -226,14 +227,14 @@ class Tuner:
         self._digest = self._digest or times[0].tensors_sha256
         # What moves a bit is out, whatever it wins, and whatever ought to be.
         kept = [each for each, made in zip(measured, times, strict=True) if made.tensors_sha256 == self._digest]
-        moved = [each.shown for each in measured if each not in kept]
-        if moved and measured[0] not in kept:
-            return TunedSetting(name=title, measured=tuple(measured), why="other bits than before: nothing is taken")
+        moved = tuple(each.shown for each in measured if each not in kept)
+        common: dict[str, Any] = {"name": title, "measured": tuple(measured), "moved_bits": moved}
+        if measured[0] not in kept:
+            return TunedSetting(**common, why="it came to other bits than the trials before")
         choice = choose(kept)
         taken = kept[choice.place].settings
         self._best = self._with(taken)
-        words = "; ".join([why or choice.why, *([f"{', '.join(moved)} moved bits and is out"] if moved else [])])
-        return TunedSetting(name=title, measured=tuple(measured), taken=taken, why=words)
+        return TunedSetting(**common, taken=taken, why=why or choice.why)
 
     def _checkpoints(self) -> tuple[TunedSetting, tuple[float, ...], float | None, FailureRecord]:
         title, names = "save interval", ("training.checkpoints.every_steps", "training.checkpoints.every_s")

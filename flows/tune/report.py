@@ -28,7 +28,10 @@ def print_tuning(tuning: Tuning) -> None:
     print_table(console, table)
     for setting in tuning.settings:
         console.print(f"{setting.name:<14} {_verdict(setting)}")
-    console.print(f"\nAll values came to the same bits, {tuning.tensors_sha256[:16]}.")
+    moved = [f"{setting.name} {value}" for setting in tuning.settings for value in setting.moved_bits]
+    same = f"came to the same bits, {tuning.tensors_sha256[:16]}"
+    out = f", but {', '.join(moved)}, which is out" if moved else ""
+    console.print(f"\nAll values {same}{out}.")
     if tuning.taken:
         console.print(f"Retrains on equal hardware and versions take it from {path_of(tuning.pipeline)} on.")
     else:

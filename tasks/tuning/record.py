@@ -26,6 +26,8 @@ class TunedSetting(Frozen):
     """The value of before first."""
     taken: Settings = Field(default_factory=dict)
     """Empty: what was there stays."""
+    moved_bits: tuple[str, ...] = ()
+    """Values that came to other bits than the rest, and so are out."""
     why: str
     """What decided, or why nothing was measured."""
 
