@@ -14,7 +14,7 @@ from headway.data_contracts.store.errors import HeadwayError
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.tasks.tuning import record
-from headway.tasks.tuning.choice import Settings
+from headway.tasks.tuning.choice import Settings, Value
 from headway.tasks.tuning.machine import machine_here
 from headway.training.config.training_spec import TrainingSpec, can_share
 from headway.training.launch.base.gang import LaunchSpec
@@ -71,7 +71,11 @@ def tuned(pipeline: PipelineSpec, workspace: Workspace) -> TunedPipeline:
 
 
 def shown(settings: Settings) -> str:
-    return ", ".join(f"{name} {'none' if value is None else f'{value:g}'}" for name, value in settings.items())
+    return ", ".join(f"{name} {_value(value)}" for name, value in settings.items())
+
+
+def _value(value: Value) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def with_settings(pipeline: PipelineSpec, settings: Settings) -> PipelineSpec | None:

@@ -49,7 +49,7 @@ def test_a_retrain_that_takes_what_was_measured_comes_to_the_same_bits_and_run(
     project.forget_the_model()
     _, events = retrain_here(project)
     told = {str(event["event"]): event for event in events}
-    assert "every_s 600; measured" in told["tuned"]["message"]
+    assert "training.checkpoints.every_s 600, " in told["tuned"]["message"]
     assert "x 1 ranks" in told["batch"]["message"]
     assert [path.parent.name for path in project.files("runs/*/checkpoints/*/manifest.json")] == ["step-00000120"]
     before = next(finished.pristine.glob("workspace/runs/*/result.json"))
