@@ -20,7 +20,7 @@ def tune(
     stop_after: StopAfter = "",
     as_json: AsJson = False,
 ) -> None:
-    """Measure what moves no bit: ranks, buckets, loader, save interval.
+    """Measure settings that move no bit.
 
     Short trials on this machine, in turn, on the pipeline's own shards, which are made where they are missing. A value
     is taken only if it beats the one of now in every round, and by more than rounds spread. Retrains on equal hardware

@@ -29,7 +29,7 @@ class TunedPipeline(NamedTuple):
     """What was taken, or why nothing was; empty: nothing was measured that differs from what there is."""
 
 
-def is_said(pipeline: PipelineSpec, name: str) -> bool:
+def is_explicit(pipeline: PipelineSpec, name: str) -> bool:
     """Whether the pipeline file says this key, dotted."""
     branch: Any = pipeline
     for part in name.split("."):
@@ -53,7 +53,7 @@ def tuned(pipeline: PipelineSpec, workspace: Workspace) -> TunedPipeline:
         name: value
         for setting in found.settings
         # Keys of one setting belong together: half of them would be what nobody measured.
-        if not any(is_said(pipeline, each) for each in setting.taken)
+        if not any(is_explicit(pipeline, each) for each in setting.taken)
         for name, value in setting.taken.items()
     }
     if not wanted:

@@ -12,7 +12,7 @@ from typing import Any
 from headway.data_contracts.store.documents import Link, RunSpec
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.config.pipeline_spec import PipelineSpec
-from headway.flows.config.tuned import is_said, shown, with_settings
+from headway.flows.config.tuned import is_explicit, shown, with_settings
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import gang_for
 from headway.tasks.stages.launch import describe_run, num_training_rows
@@ -27,7 +27,7 @@ from headway.training.launch.base.gang import for_stepless_work
 from headway.training.launch.base.retry_budget import AttemptRecords
 from headway.training.launch.base.run_lock import owning
 from headway.training.launch.supervise.supervisor import supervise
-from headway.training.programs.tuning import (
+from headway.training.programs.tuning_request import (
     ANSWER_NAME,
     MODULE,
     REQUEST_NAME,
@@ -44,7 +44,7 @@ LEAST_WAIT = 0.02
 """Of a step, for its batch: a loader that keeps nobody waiting longer cannot win as much as is asked of a setting."""
 NUM_SAVES = 6
 DAY_S = 86400.0
-SAID = "the pipeline file says it"
+EXPLICIT = "the pipeline file says it"
 
 
 def require_tunable(pipeline: PipelineSpec) -> None:
@@ -122,7 +122,7 @@ class Tuner:
                 answer = self._gang(self._with(names[index]), (self._trial(),), rounds=1)
                 rounds[index].append(answer)
                 step_ms = 1000 * answer.trials[0].step_s[0]
-                self._say(f"ranks {worlds[index]}, round {number + 1} of {self._rounds}: {step_ms:.2f} ms a step")
+                self._report(f"ranks {worlds[index]}, round {number + 1} of {self._rounds}: {step_ms:.2f} ms a step")
         self._num_parameters = rounds[0][0].num_parameters
         measured = [
             Measured(
@@ -142,8 +142,8 @@ class Tuner:
         """The number of ranks that there is, then others to try; and why there are none."""
         launch, parallel, machine = self._pipeline.launch, self._training.parallel, machine_here()
         now = launch.world_size
-        if is_said(self._pipeline, "launch.nodes") and is_said(self._pipeline, "launch.ranks_per_node"):
-            return [now], SAID
+        if is_explicit(self._pipeline, "launch.nodes") and is_explicit(self._pipeline, "launch.ranks_per_node"):
+            return [now], EXPLICIT
         if parallel.mode != "exact" or parallel.shard != 1:
             return [now], "the number of ranks decides bits here"
         if self._pipeline.occupies or launch.min_nodes is not None:
@@ -161,10 +161,10 @@ class Tuner:
         launch = self._pipeline.launch
         if world == launch.world_size:
             return {}
-        if is_said(self._pipeline, "launch.nodes"):
+        if is_explicit(self._pipeline, "launch.nodes"):
             each, rest = divmod(world, launch.nodes)
             return {} if rest else {"launch.ranks_per_node": each}
-        if is_said(self._pipeline, "launch.ranks_per_node"):
+        if is_explicit(self._pipeline, "launch.ranks_per_node"):
             nodes, rest = divmod(world, launch.ranks_per_node)
             return {} if rest else {"launch.nodes": nodes}
         return {"launch.nodes": 1, "launch.ranks_per_node": world}
@@ -185,8 +185,8 @@ class Tuner:
         yield self._compared("bucket size", name, now, others, lambda each: f"{each / (1 << 20):g} MiB")
 
     def _why_no_bucket(self, name: str) -> str:
-        if is_said(self._pipeline, name):
-            return SAID
+        if is_explicit(self._pipeline, name):
+            return EXPLICIT
         if self._training.parallel.mode != "exact":
             return "the size decides bits here"
         return "one rank sends nothing" if self._best.launch.world_size == 1 else ""
@@ -200,8 +200,8 @@ class Tuner:
         )
         for title, field, values, words in knobs:
             name, now = f"launch.loader.{field}", int(getattr(self._pipeline.launch.loader, field))
-            if is_said(self._pipeline, name):
-                yield TunedSetting(name=title, why=SAID)
+            if is_explicit(self._pipeline, name):
+                yield TunedSetting(name=title, why=EXPLICIT)
             elif waits < LEAST_WAIT:
                 yield TunedSetting(name=title, why=f"a step waits {100 * waits:.1f} % of its time for its batch")
             else:
@@ -220,7 +220,7 @@ class Tuner:
             for value, each, times in zip((now, *others), settings, answer.trials, strict=True)
         ]
         for each in measured:
-            self._say(f"{title} {each.shown}: {1000 * each.median_s:.2f} ms a step, {self._rounds} rounds")
+            self._report(f"{title} {each.shown}: {1000 * each.median_s:.2f} ms a step, {self._rounds} rounds")
         return self._chosen(title, measured, answer.trials, "")
 
     def _chosen(self, title: str, measured: Sequence[Measured], times: Sequence[TrialTimes], why: str) -> TunedSetting:
@@ -239,8 +239,8 @@ class Tuner:
     def _checkpoints(self) -> tuple[TunedSetting, tuple[float, ...], float | None, FailureRecord]:
         title, names = "save interval", ("training.checkpoints.every_steps", "training.checkpoints.every_s")
         failures = failures_seen(self._context.workspace.local_root)
-        if any(is_said(self._pipeline, name) for name in names):
-            return TunedSetting(name=title, why=SAID), (), None, failures
+        if any(is_explicit(self._pipeline, name) for name in names):
+            return TunedSetting(name=title, why=EXPLICIT), (), None, failures
         answer = self._gang(self._best, (self._trial(self._best),), rounds=1, num_saves=NUM_SAVES)
         step_s, durable_s = answer.trials[0].step_s[0], statistics.median(answer.durable_s)
         spec = self._training.checkpoints
@@ -252,7 +252,7 @@ class Tuner:
         between_s = failures.mean_s(num_nodes=1)
         best_s, why = choose_interval(answer.stall_s, durable_s, now_s, between_s)
         taken: Settings = {} if best_s is None else {names[0]: None, names[1]: best_s}
-        self._say(f"{title}: {why}")
+        self._report(f"{title}: {why}")
         whole = f"{why}; now every {now_s:.3g} s, a failure in {between_s / DAY_S:,.0f} days"
         return TunedSetting(name=title, taken=taken, why=whole), answer.stall_s, durable_s, failures
 
@@ -296,7 +296,7 @@ class Tuner:
         self._num_steps = answer.num_steps
         return answer
 
-    def _say(self, message: str) -> None:
+    def _report(self, message: str) -> None:
         self._context.ledger.event("tune.measured", message=message)
 
 

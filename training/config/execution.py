@@ -36,5 +36,5 @@ class ExecutionSpec(Frozen):
 
 def as_launched(training: TrainingSpec, environ: Mapping[str, str] = os.environ) -> TrainingSpec:
     """A run's configuration with what its launch said; without a word of it, as the run's document has it."""
-    said = environ.get(ENVIRONMENT_KEY)
-    return training if said is None else ExecutionSpec.model_validate_json(said).applied(training)
+    given = environ.get(ENVIRONMENT_KEY)
+    return training if given is None else ExecutionSpec.model_validate_json(given).applied(training)

@@ -36,7 +36,7 @@ from headway.training.frozen.result import tensors_sha256
 from headway.training.launch.node.rank_process import RankProcess
 from headway.training.observe.heartbeat import Heartbeat
 from headway.training.parallel.strategy import Batch
-from headway.training.programs.tuning import TrialTimes, TuningAnswer, TuningRequest, TuningTrial
+from headway.training.programs.tuning_request import TrialTimes, TuningAnswer, TuningRequest, TuningTrial
 from headway.training.ranks.distributed import ProcessGroup, enable_determinism, init_process_group
 
 NUM_WARM = 2

@@ -8,7 +8,7 @@ import pytest
 
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.pipeline_spec import PipelineSpec, load_pipeline
-from headway.flows.config.tuned import is_said, tuned
+from headway.flows.config.tuned import is_explicit, tuned
 from headway.tasks.tuning import record
 from headway.tasks.tuning.machine import machine_here
 from headway.tasks.tuning.record import TunedSetting, Tuning, workload
@@ -46,7 +46,7 @@ def measured(of: PipelineSpec) -> Tuning:
     )
 
 
-def test_it_takes_the_place_of_defaults_and_is_said_in_a_line(project: Path, workspace: Workspace) -> None:
+def test_it_takes_the_place_of_defaults_and_is_explicit_in_a_line(project: Path, workspace: Workspace) -> None:
     asked = pipeline(project)
     assert tuned(asked, workspace) == (asked, ""), "nothing was measured"
     record.keep(workspace, measured(asked))
@@ -57,7 +57,7 @@ def test_it_takes_the_place_of_defaults_and_is_said_in_a_line(project: Path, wor
 
 
 @pytest.mark.parametrize(
-    ("said", "world_size", "every_s"),
+    ("more", "world_size", "every_s"),
     [
         ("launch: {nodes: 2}\n", 2, 90.0),
         ("launch: {ranks_per_node: 1}\n", 2, 90.0),
@@ -65,10 +65,10 @@ def test_it_takes_the_place_of_defaults_and_is_said_in_a_line(project: Path, wor
     ],
 )
 def test_what_the_file_says_goes_before_it_and_keys_that_belong_together_are_taken_together(
-    project: Path, workspace: Workspace, said: str, world_size: int, every_s: float | None
+    project: Path, workspace: Workspace, more: str, world_size: int, every_s: float | None
 ) -> None:
     record.keep(workspace, measured(pipeline(project)))
-    made, _ = tuned(pipeline(project, said), workspace)
+    made, _ = tuned(pipeline(project, more), workspace)
     assert (made.launch.world_size, made.training.checkpoints.every_s) == (world_size, every_s)
 
 
@@ -79,7 +79,9 @@ def test_an_interval_of_the_files_own_stays(project: Path, workspace: Workspace)
     asked = load_pipeline(file)
     made, _ = tuned(asked, workspace)
     assert (made.launch.world_size, made.training.checkpoints) == (1, asked.training.checkpoints)
-    assert is_said(asked, "training.checkpoints.every_steps") and not is_said(asked, "training.checkpoints.every_s")
+    assert is_explicit(asked, "training.checkpoints.every_steps") and not is_explicit(
+        asked, "training.checkpoints.every_s"
+    )
 
 
 def test_other_hardware_versions_or_work_leave_everything_as_it_is_and_say_why(

@@ -90,8 +90,8 @@ def test_every_gang_is_told_where_shards_are_kept(context, candidate, started: l
     assert loader_spec(gang.environment) == LAUNCH.loader
     assert gang.environment["HEADWAY_LOCAL"] == "/local/sides"
     # Of the pipeline file as it is now, whatever the run was described with.
-    said = as_launched(TrainingSpec(), gang.environment)
-    assert said.checkpoints == (SAVING if work is train else TrainingSpec().checkpoints)
+    launched = as_launched(TrainingSpec(), gang.environment)
+    assert launched.checkpoints == (SAVING if work is train else TrainingSpec().checkpoints)
 
 
 def test_ranks_import_the_frozen_code_first(context, candidate: Candidate) -> None:

@@ -141,8 +141,8 @@ def test_checkpoints_by_time_are_taken_by_all_ranks_at_once_and_change_no_bit(pr
     run = project.publish_run(tiny_training.model_copy(update={"max_steps": 40, "checkpoints": by_time}))
     assert project.train(run, tmp_path / "two", world_size=2) == [0, 0]
     # What the launch says goes before the document of a run that was described with an interval.
-    told = ExecutionSpec(checkpoints=by_time.model_copy(update={"every_s": 0.01}), profile=None).environment()
-    assert project.train(run, tmp_path / "one", world_size=1, **told) == [0]
+    launched = ExecutionSpec(checkpoints=by_time.model_copy(update={"every_s": 0.01}), profile=None).environment()
+    assert project.train(run, tmp_path / "one", world_size=1, **launched) == [0]
     seldom = ExecutionSpec(checkpoints=CheckpointSpec(every_steps=1000), profile=None).environment()
     assert project.train(run, tmp_path / "seldom", world_size=1, **seldom) == [0]
     assert committed_steps(tmp_path / "seldom" / "checkpoints") == [40]
