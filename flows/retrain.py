@@ -41,7 +41,7 @@ def run_stages(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest)
         return resume(run, pipeline, request)
     # Before newer data: where they change daily, no run would ever come to its end.
     if request.in_window and (cut := cut_run(run)) is not None:
-        training = continue_run(run, pipeline.launch, cut, tracking_uri(run, pipeline.registry))
+        training = continue_run(run, pipeline.training, pipeline.launch, cut, tracking_uri(run, pipeline.registry))
         started_unix_s = started_at(run, cut)
         evaluate_and_register(run, pipeline, training)
         finish(run, started_unix_s)
@@ -106,7 +106,7 @@ def resume(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest) -> 
         rewind_run(run, link, request.from_step, why=request.note)
     # Only now: a rewind that is refused leaves the pipeline at the run it was at.
     start(run, link.sha256)
-    training = continue_run(run, pipeline.launch, link, tracking_uri(run, pipeline.registry))
+    training = continue_run(run, pipeline.training, pipeline.launch, link, tracking_uri(run, pipeline.registry))
     evaluation, outcome = evaluate_and_register(run, pipeline, training)
     finish(run, run.started_unix_s)
     return summarise(run, pipeline, started.receipt, evaluation, outcome)

@@ -344,7 +344,7 @@ class RunSpec(Document):
     pipeline: str
     """The pipeline's name."""
     config: Json
-    """The branch `training` of the pipeline file, with every default written out."""
+    """What decides bits of the branch `training` of the pipeline file, with every default written out."""
     manifest: Link
     """The shards that it trains on."""
     receipt: Link

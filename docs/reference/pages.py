@@ -72,6 +72,7 @@ SET_BY_HEADWAY = {
     "HEADWAY_GUARD_PID": "The guard that owns a process.",
     "HEADWAY_GUEST_TOKEN": "Carried by all that a user's code starts while it is tried, so that nothing is left.",
     "HEADWAY_JOB": "A scheduler's job that supervises a run.",
+    "HEADWAY_EXECUTION": "When a rank keeps checkpoints, what it profiles, and how it cuts gradients to send them.",
     "HEADWAY_LOADER": "How a rank's loader works.",
     "HEADWAY_LOG_PIPE": "Where a guard in a pod writes JSON lines.",
     "HEADWAY_MACHINE": "The machine's name, as it is excluded by.",

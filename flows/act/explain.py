@@ -14,6 +14,7 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.flows.act.editor_schemas import FileKind, schema_of
 from headway.flows.console.console import headed, plain_console, print_table
 from headway.training.config.shards import EXECUTION
+from headway.training.config.training_spec import DECIDES_NO_BIT
 
 Schema = dict[str, Any]
 
@@ -32,6 +33,7 @@ ANY_NAME = "NAME"
 NOTHING = "no stage runs anew"
 EFFECTS = {
     **{f"shards.{name}": f"{NOTHING}; it says how shards are made, not what they hold" for name in EXECUTION},
+    **{f"training.{name}": f"{NOTHING}; a run that is resumed goes by it" for name in DECIDES_NO_BIT},
     "registry.tracking_uri": f"{NOTHING}; the next retrain registers its version there",
     "promotion": f"{NOTHING}; the next retrain decides by it",
     "trials": f"{NOTHING}; `headway trials` finds settings that were trained before",

@@ -72,7 +72,7 @@ def compare_stages(base: Base, before_file: Path, file: Path, pipeline: Pipeline
         "snapshot": [*_fields("source", before.source, pipeline.source), *_data(base, file, pipeline, notes)],
         "validate": _contract(file, pipeline, before_file, before),
         "shard": [*_changes("shards", before.shards.identity, pipeline.shards.identity)],
-        "launch": [*_fields("training", before.training, pipeline.training)],
+        "launch": [*_changes("training", before.training.identity, pipeline.training.identity)],
         "evaluate": [*_fields("evaluation", before.evaluation, pipeline.evaluation)],
         "register": [*_changes("registry.model", before.registry.model, pipeline.registry.model)],
     }

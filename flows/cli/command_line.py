@@ -56,6 +56,7 @@ from headway.flows.cli.rehearse import rehearse
 from headway.flows.cli.retrain import resume, retrain, stop
 from headway.flows.cli.set_up import clean, deploy
 from headway.flows.cli.trials import trials
+from headway.flows.cli.tune import tune
 from headway.flows.cli.use import export, predict
 from headway.flows.cli.windows import app as windows_app
 from headway.flows.console.command_signals import HungUp, Terminated
@@ -74,7 +75,7 @@ Exit codes: 0 done · 2 configuration · 3 data · 4 contract · 5 integrity · 
 pipeline: nothing was done · 79 it has cost what it may · 129 terminal closed · 130 Ctrl-C · 143 SIGTERM
 """
 PANELS = {
-    "Prepare": ("init", "contract", "schema", "explain", "doctor", "plan", "rehearse"),
+    "Prepare": ("init", "contract", "schema", "explain", "doctor", "plan", "rehearse", "tune"),
     "Retrain": ("retrain", "trials", "stop", "resume"),
     "Look": (
         *("status", "logs", "goodput", "trace", "cost", "board", "report", "postmortem", "metrics", "alerts"),
@@ -139,7 +140,7 @@ app.command(cls=WaitCommand)(retrain)
 app.command(cls=WaitCommand)(resume)
 app.command(cls=WaitCommand)(trials)
 COMMANDS = (
-    *(schema, explain, doctor, plan, rehearse, stop),
+    *(schema, explain, doctor, plan, rehearse, tune, stop),
     *(status, logs, goodput, trace, cost, board, report, postmortem, metrics, history, compare),
     *(triggers, shards, profile, ui),
     *(promote, refuse, rollback, retire, hold, release),

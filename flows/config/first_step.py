@@ -24,6 +24,7 @@ from headway.tasks.core.stage_records import newest_record_of
 from headway.tasks.rows.fitted_refs import state_in_use
 from headway.training.config.encoder_specs import CustomEncoderSpec
 from headway.training.config.shapes import DataShape
+from headway.training.config.training_spec import DECIDES_NO_BIT
 from headway.training.data.encode.data_shape import data_shape
 from headway.training.data.encode.hosted_encoder import try_custom_encoder
 from headway.training.data.encode.process import NoAnswerInTime
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
 
 OTHER_VALUES = "the encoder may want other values than made-up ones; the source's first rows will tell"
-OF_THE_LENGTH = {"max_steps", "max_epochs", "checkpoints", "schedule"} | {
-    *("global_batch_sequences", "guards", "profile", "order", "validation")
+OF_THE_LENGTH = {"max_steps", "max_epochs", "schedule", *DECIDES_NO_BIT} | {
+    *("global_batch_sequences", "guards", "order", "validation")
 }
 """Fields of the training configuration that a first step does not depend on."""
 ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
@@ -181,7 +182,7 @@ def _has_trained(pipeline: PipelineSpec, rank_code: str, workspace: Workspace, *
         return False
     with contextlib.suppress(IntegrityError, FileNotFoundError):
         run = workspace.load(record.document, RunSpec)
-        if run.code.sha256 != rank_code or run.config != pipeline.training.model_dump(mode="json"):
+        if run.code.sha256 != rank_code or run.config != pipeline.training.identity:
             return False
         return not trains_here or _has_its_device(workspace, record.document)
     return False

@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from headway.data_contracts.store.errors import StopReason
-from headway.flows.console.commands import resume_command, retrain_command, trials_command
+from headway.flows.console.commands import resume_command, retrain_command, trials_command, tune_command
 from headway.flows.console.environment import default_workspace
 from headway.training.launch.base.stop_request import StopRequest
 
@@ -159,3 +159,13 @@ class ComparisonRequest(TrainingRequest):
     def command(self) -> str:
         options = ("--against", shlex.quote(self.against), "--seeds", str(self.seeds))
         return trials_command(self.pipeline, self.workspace, *options, *self._options)
+
+
+class TuneRequest(TrainingRequest):
+    """Measure settings of one pipeline that move no bit."""
+
+    rounds: int = Field(default=5, ge=3, title="Rounds", description="How often each value takes its turn.")
+
+    @property
+    def command(self) -> str:
+        return tune_command(self.pipeline, self.workspace)

@@ -36,6 +36,11 @@ def trials_command(pipeline: str, workspace: str, *options: str) -> str:
     return " ".join([f"{command_name()} trials {shlex.quote(pipeline)}{workspace_option(workspace)}", *options])
 
 
+def tune_command(pipeline: str, workspace: str) -> str:
+    """Measures what moves no bit; one that was stopped begins again."""
+    return f"{command_name()} tune {shlex.quote(pipeline)}{workspace_option(workspace)}"
+
+
 def resume_command(run: str, pipeline: str, workspace: str, *options: str) -> str:
     """Goes on with a run."""
     command = f"{command_name()} resume {run} --pipeline {shlex.quote(pipeline)}{workspace_option(workspace)}"

@@ -28,6 +28,8 @@ NOTICES = {
     "batch": "batch",
     "learning_rate": "rates",
     "trial": "trial",
+    "tuned": "tuned",
+    "tune.measured": "measured",
     "rung": "rung",
     "gang.again": "again",
     "gang.pace": "pace",

@@ -25,7 +25,8 @@ from headway.flows.accounts.spending import BoundSpending, expected_kind
 from headway.flows.config.cost_bound import bound_prices
 from headway.flows.config.pipeline_file import pipeline_file
 from headway.flows.config.pipeline_spec import PipelineSpec
-from headway.flows.config.request import RetrainRequest, TrainingRequest
+from headway.flows.config.request import RetrainRequest, TrainingRequest, TuneRequest
+from headway.flows.config.tuned import TunedPipeline, tuned
 from headway.flows.console.environment import project_folder
 from headway.flows.prefect_api.worker_watchdog import ended_with_worker
 from headway.flows.report.failure_facts import BRIEFLY, failure_card
@@ -69,6 +70,9 @@ def session(request: TrainingRequest, *, finds_only: bool = False) -> Iterator[t
     log_format()  # one that does not exist is told before anything is made
     _, path, pipeline = pipeline_file(request.pipeline)
     workspace = Workspace.create(request.workspace)
+    # What is to be tuned is measured as the file has it.
+    taken = TunedPipeline(pipeline, "") if isinstance(request, TuneRequest) else tuned(pipeline, workspace)
+    pipeline = taken.pipeline
     started_unix_s = command_started_unix_s.get() or time.time()
     # What is found costs nothing.
     spending = None if finds_only else _spending(pipeline, workspace, request, started_unix_s)
@@ -87,6 +91,8 @@ def session(request: TrainingRequest, *, finds_only: bool = False) -> Iterator[t
         ended_with_worker(lambda: ledger.event("worker.lost", message=WORKER_LOST)),
     ):
         ledger.elapsed("start", started_unix_s)
+        if taken.message:
+            ledger.event("tuned", message=taken.message)
         context = RunContext(
             pipeline=pipeline.pipeline,
             workspace=workspace,

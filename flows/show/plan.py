@@ -17,6 +17,7 @@ from headway.flows.config.first_step import check_first_step, num_label_values, 
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.preflight import check_contract, check_request
 from headway.flows.config.request import TrainingRequest
+from headway.flows.config.tuned import tuned
 from headway.flows.console.console import headed, plain_console, print_table
 from headway.flows.console.prefect_settings import names_no_server
 from headway.flows.run.running_retrains import RunningRetrain, read_running
@@ -54,6 +55,8 @@ class Plan(BaseModel):
     """When the run is validated while it trains, and what follows; empty: it is not."""
     ema: str = ""
     """How weights are averaged; empty: the weights themselves are the model."""
+    tuned: str = ""
+    """What of `headway tune` is taken, or why it is not; empty: there is nothing to take."""
     groups: list[str]
     """Parameters that the configuration treats otherwise; with a rehearsal, every group with its size."""
     start: str | None
@@ -87,6 +90,7 @@ def make_plan(request: TrainingRequest, *, may_rehearse: bool = False, trains_he
         ConfigError, DataError, EnvironmentProblem: what would refuse the retrain refuses the plan.
     """
     pipeline, path, workspace = check_request(request, only_looks=True, trains_here=trains_here)
+    pipeline, message = tuned(pipeline, workspace)
     contract = check_contract(pipeline, path)
     untried = check_first_step(pipeline, path, contract, workspace, trains_here=trains_here)  # found: it was just tried
     with contextlib.ExitStack() as looking:
@@ -96,7 +100,9 @@ def make_plan(request: TrainingRequest, *, may_rehearse: bool = False, trains_he
             folder = looking.enter_context(scratch_folder("headway-plan-"))
             workspace = Workspace.create(str(folder / "workspace"))
         context = looking.enter_context(brief_context(pipeline.pipeline, workspace, path.parent))
-        return _plan(context, pipeline, may_rehearse).model_copy(update={"workspace": uri, "untried": untried})
+        return _plan(context, pipeline, may_rehearse).model_copy(
+            update={"workspace": uri, "untried": untried, "tuned": message}
+        )
 
 
 def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Plan:
@@ -249,6 +255,8 @@ def print_plan(plan: Plan) -> None:
     console.print(f"\n{plan.batch}")
     console.print(f"length       {plan.length}")
     console.print(f"rates        {plan.rates}")
+    if plan.tuned:
+        console.print(f"tuned        {plan.tuned}")
     if plan.validation:
         console.print(f"validation   {plan.validation}")
     if plan.ema:

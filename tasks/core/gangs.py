@@ -10,6 +10,7 @@ from headway.data_contracts.store.documents import RunSpec
 from headway.data_contracts.store.errors import ConfigError, RanksLost
 from headway.data_contracts.store.places import LOCAL
 from headway.tasks.core.context import RunContext
+from headway.training.config.execution import ExecutionSpec
 from headway.training.launch.base.gang import Gang, LaunchSpec, for_stepless_work
 from headway.training.launch.base.protocol import LOG_FORMAT
 from headway.training.launch.base.steps import Ended, Tolerable
@@ -31,8 +32,12 @@ def gang_for(
     nodes: int = 1,
     ranks_per_node: int = 1,
     possible_nodes: frozenset[int] | None = None,
+    execution: ExecutionSpec | None = None,
 ) -> Gang:
     """Ranks that import the run's frozen code first, whatever lies on disk now; their devices are taken.
+
+    Args:
+        execution: what ranks go by besides the run's document; None: by that alone.
 
     Raises:
         RunStopped: the time was over before they were free, or nothing more may be spent.
@@ -54,6 +59,7 @@ def gang_for(
             **({TRACEPARENT: context.traceparent} if context.traceparent else {}),
             **log_format(),
             **spec.loader.environment(),
+            **({} if execution is None else execution.environment()),
         },
     )
 

@@ -14,7 +14,7 @@ from headway.data_contracts.store.errors import ConfigError, plain_message
 from headway.data_contracts.types.strict_yaml import keys_at, nearest, not_numbers
 from headway.tasks.search.rungs import GeometricRungs, levels, planned_steps, require_past_warmup
 from headway.tasks.search.space import Choices, Settings, Space, Value, Varied, shown
-from headway.training.config.training_spec import TrainingSpec
+from headway.training.config.training_spec import DECIDES_NO_BIT, TrainingSpec
 
 WHERE = "trials.vary"
 LENGTHS = ("max_steps", "max_epochs", "recipe.model.iterations")
@@ -265,6 +265,12 @@ def numbered(
 def _require_setting(name: str, where: str) -> None:
     """What a recipe calls its own fields is the recipe's business."""
     parts = tuple(name.split("."))
+    if parts[0] in DECIDES_NO_BIT:
+        raise ConfigError(
+            f"`{parts[0]}` decides no bit of a model: trials that differ in it alone would be one run.",
+            where=f"{where}.{name}",
+            advice="Leave it out; `headway tune` measures how often to save.",
+        )
     for depth, part in enumerate(parts):
         known = keys_at(TrainingSpec, parts[:depth])
         if known and part not in known:

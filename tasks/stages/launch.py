@@ -45,6 +45,7 @@ from headway.tasks.stages.starting_point import ResolvedStart, record_start, res
 from headway.tasks.stages.training_watch import TrainingWatch
 from headway.training.checkpoint.layout import checkpoint_path, run_folder, step_of, stored_files
 from headway.training.checkpoint.plan import size_bytes
+from headway.training.config.execution import ExecutionSpec
 from headway.training.config.optimizer import learning_rate_line
 from headway.training.config.recipe_specs import GradientBoostingSpec
 from headway.training.config.shapes import TokenShape
@@ -89,8 +90,11 @@ def launch(context: RunContext, training: TrainingSpec, spec: LaunchSpec, manife
 
 
 @stage_task(name="launch", task_run_name="carry on training {context.pipeline}")
-def continue_run(context: RunContext, spec: LaunchSpec, cut: Link, tracking_uri: str) -> Link:
+def continue_run(context: RunContext, now: TrainingSpec, spec: LaunchSpec, cut: Link, tracking_uri: str) -> Link:
     """`launch` for a run that was described before: on its own configuration, code and data, whatever they are now.
+
+    Args:
+        now: of the pipeline file; what of it decides no bit, this attempt goes by.
 
     Raises:
         ConfigError: this version of Headway does not know its configuration any more, or its shards hold out rows that
@@ -100,7 +104,7 @@ def continue_run(context: RunContext, spec: LaunchSpec, cut: Link, tracking_uri:
     with current_run.abandoning_on_failure(context):
         run = context.workspace.load(cut, RunSpec)
         try:
-            training = TrainingSpec.model_validate(run.config)
+            training = ExecutionSpec.of(now).applied(TrainingSpec.model_validate(run.config))
             shards = context.workspace.load(run.manifest, ShardManifest)
             split = ShardSpec.model_validate(shards.spec)
         except ValidationError as error:
@@ -269,7 +273,7 @@ def describe_run(
     mixed_manifests(context.workspace, training, shards)  # refused here, before a rank starts
     run = RunSpec(
         pipeline=context.pipeline,
-        config=training.model_dump(mode="json"),
+        config=training.identity,
         manifest=manifest,
         receipt=shards.receipt,
         fitted=shards.fitted,
@@ -354,6 +358,7 @@ def watched_training(
             nodes=spec.nodes,
             ranks_per_node=spec.ranks_per_node,
             possible_nodes=possible_nodes(training, spec),
+            execution=ExecutionSpec.of(training),
         )
         facts = steps | ({"trial": name} if name else {})
         shipper = SeriesShipper(

@@ -107,8 +107,8 @@ def compare_settings(
 
 
 def differing(one: TrainingSpec, other: TrainingSpec) -> tuple[Settings, Settings]:
-    """What two do not have in common, by dotted name; a list as JSON."""
-    first, second = (dict(_flat(each.model_dump(mode="json"))) for each in (one, other))
+    """What two do not have in common of what decides a model, by dotted name; a list as JSON."""
+    first, second = (dict(_flat(each.identity)) for each in (one, other))
     # As JSON has them: 1 is neither 1.0 nor true.
     names = [name for name in {**first, **second} if json.dumps(first.get(name)) != json.dumps(second.get(name))]
     return {name: first.get(name) for name in names}, {name: second.get(name) for name in names}

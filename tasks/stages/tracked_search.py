@@ -41,7 +41,7 @@ class TrackedSearch:
         self._context, self._spec, self._uri = context, spec, tracking_uri
         parts = {
             "trials": spec.model_dump(mode="json", exclude=DECIDES_NOTHING),
-            "training": training.model_dump(mode="json"),
+            "training": training.identity,
             "manifest": manifest.sha256,
         }
         self._key = sha256_of(parts)

@@ -33,6 +33,8 @@ def test_a_run_goes_on_from_the_step_a_person_names_on_its_own_data_to_the_same_
     for arguments, told in refused.items():
         answer = here(*arguments, *in_workspace)
         assert answer.returncode == 2 and told in answer.stderr and "Traceback" not in answer.stderr
+    # The last steps are saved at what the file says now, and the run stays the same.
+    project.edit("tiny.yaml", "every_steps: 20", "every_steps: 35")
     request_unix_s = time.time()
     resumed = project.headway(
         "resume", run[:8], "--from", "20", "--why", "rank 1 had a bad core", "--pipeline", "tiny.yaml"
@@ -45,6 +47,8 @@ def test_a_run_goes_on_from_the_step_a_person_names_on_its_own_data_to_the_same_
     assert read_status(str(project.workspace)).failed == [], "what failed before it is over"
     expected = json.loads(next(finished.pristine.glob("workspace/runs/*/result.json")).read_bytes())
     assert project.result()["tensors_sha256"] == expected["tensors_sha256"]
+    committed = [path.parent.name for path in project.files("runs/*/checkpoints/*/manifest.json")]
+    assert committed[-3:] == ["step-00000070", "step-00000105", "step-00000120"]
     kept = {path.name for path in (project.run_dir() / "quarantine").iterdir()}
     assert len(kept) == 2, "what nobody trusted is kept for a person to look at"
     made = json.loads(project.file("stages/launch/*.json").read_bytes())["provenance"]

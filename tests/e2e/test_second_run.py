@@ -121,7 +121,8 @@ def test_a_retrain_without_a_server_loads_no_prefect_and_imports_torch_once_for_
     assert "Prefect" not in finished.first.stdout
 
 
-def test_touching_only_mtimes_runs_nothing_again(project, retrain_here) -> None:
+def test_touching_only_mtimes_and_saving_at_another_interval_runs_nothing_again(project, retrain_here) -> None:
+    project.edit("tiny.yaml", "every_steps: 20", "every_s: 600\n  profile: {first_step: 5}")
     for path in (project.root / "texts").rglob("*.txt"):
         os.utime(path, ns=(0, 1_700_000_000_000_000_000))
     summary, events = retrain_here(project)

@@ -171,7 +171,7 @@ def train(project: Project, last_step: int | None) -> None:
         cut = current_run.cut_run(run) if last_step is not None else None
         try:
             if cut is not None:
-                continue_run.fn(run, spec.launch, cut, uri)
+                continue_run.fn(run, spec.training, spec.launch, cut, uri)
             else:
                 files = snapshot.fn(run, spec.contract, spec.source)
                 receipt = validate.fn(run, spec.contract, spec.source, files)

@@ -1,11 +1,11 @@
-"""What is trained and how: one frozen tree, whose dump is `RunSpec.config`.
+"""What is trained and how: one frozen tree. What of it decides bits is `RunSpec.config`.
 
 World size is absent on purpose: in exact mode the weights do not depend on it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 
 DEFAULT_STEPS = 1000
+DEFAULT_BUCKET_BYTES = 2 << 20
+"""Small enough that one travels while the next is made, and that a slow link is kept busy both ways."""
+DECIDES_NO_BIT: Final = ("checkpoints", "profile", "bucket_bytes")
+"""Fields that decide no bit, and so are in no run's key; see `headway.training.config.execution`."""
 
 
 def is_power_of_two(number: int) -> bool:
@@ -91,6 +95,12 @@ class TrainingSpec(Frozen):
     )
     compile: bool = Field(default=False, description="Compile the model's training pass with `torch.compile`.")
     num_threads: int = Field(default=1, gt=0, description="Threads of a rank. More cores: more ranks, not threads.")
+    bucket_bytes: int = Field(
+        default=DEFAULT_BUCKET_BYTES,
+        ge=4096,
+        description="Of mode `exact`: how much of the gradients travels at a time, as fp32. Sums keep "
+        "their shape, so it decides no bit.",
+    )
     checkpoints: CheckpointSpec = Field(CheckpointSpec(), description="When checkpoints are saved, and which are kept.")
 
     @model_validator(mode="after")
@@ -129,6 +139,12 @@ class TrainingSpec(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _has_buckets(self) -> Self:
+        if self.bucket_bytes != DEFAULT_BUCKET_BYTES and self.parallel.mode == "fast":
+            raise ValueError("bucket_bytes: of mode `exact` alone, where it decides no bit")
+        return self
+
+    @model_validator(mode="after")
     def _slices_do_not_decide_bits(self) -> Self:
         if self.parallel.mode == "fast" or self.parallel.shard == 1:
             return self
@@ -154,6 +170,11 @@ class TrainingSpec(Frozen):
             return self
         max_steps = max(1, round(self.max_epochs * num_rows / self.global_batch_sequences))
         return self.model_copy(update={"max_steps": max_steps, "max_epochs": None})
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that may show in the weights, with every default written out."""
+        return self.model_dump(mode="json", exclude={*DECIDES_NO_BIT})
 
     @property
     def grows_trees(self) -> bool:

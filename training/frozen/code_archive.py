@@ -11,7 +11,7 @@ import importlib.util
 import io
 import sys
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from headway.data_contracts.store.digests import canonical_json, sha256_bytes
@@ -37,8 +37,11 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 """The oldest time a zip can say; one time for all files keeps the bytes a function of the code."""
 
 
-def rank_sources(recipe_files: Iterable[Path] = ()) -> dict[str, Path]:
+def rank_sources(recipe_files: Iterable[Path] = (), also: Sequence[str] = ()) -> dict[str, Path]:
     """Archive name to file of Headway's own part: all that a rank, a shipped recipe or the user's own may import.
+
+    Args:
+        also: further modules that are started as ranks, of no run's.
 
     Raises:
         ConfigError: a file of the user's recipe is not Python.
@@ -49,7 +52,7 @@ def rank_sources(recipe_files: Iterable[Path] = ()) -> dict[str, Path]:
     wanted = (PUBLIC.get(name, name) for name in named)
     own = {name for name in wanted if _is_ranks(name) and source_file(name, HOME)}
     # The public names are always there: recipes import them as `headway.X`.
-    roots = {*RANK_MODULES, *shipped, *own, "headway.public"}
+    roots = {*RANK_MODULES, *also, *shipped, *own, "headway.public"}
     modules = modules_below(*sorted(roots), follow=_is_ranks)
     folders = {parent for path in modules.values() for parent in path.parents if parent.is_relative_to(HOME)}
     # Packages need their `__init__`, which nobody imports by name.
@@ -156,19 +159,21 @@ def pack(sources: dict[str, Path]) -> bytes:
     return buffer.getvalue()
 
 
-def code_archive(recipe: str, search_path: tuple[str, ...] = ()) -> bytes:
+def code_archive(recipe: str, search_path: tuple[str, ...] = (), also: Sequence[str] = ()) -> bytes:
     """All that the ranks of a recipe's run may import.
 
     Raises:
         ConfigError: the recipe's package cannot be found, or is not Python.
     """
     own = recipe_sources(recipe, search_path)
-    return pack(rank_sources(own.values()) | own)
+    return pack(rank_sources(own.values(), also) | own)
 
 
-def freeze_code(workspace: Workspace, recipe: str, search_path: tuple[str, ...] = ()) -> StoredFile:
+def freeze_code(
+    workspace: Workspace, recipe: str, search_path: tuple[str, ...] = (), also: Sequence[str] = ()
+) -> StoredFile:
     """Publish the archive for a recipe under its digest."""
-    data = code_archive(recipe, search_path)
+    data = code_archive(recipe, search_path, also)
     return workspace.publish_addressed(f"code/{sha256_bytes(data)}.zip", data)
 
 

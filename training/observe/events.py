@@ -100,6 +100,8 @@ EVENTS: Mapping[str, Declared] = {
     "alias.moved": _at("An alias was moved in MLflow by somebody else.", "message"),
     "promotion.lost": _at("Another retrain moved the champion first.", "model alias"),
     # A run, and who owns it.
+    "tuned": _at("What `headway tune` measured is taken, or why it is not.", "message"),
+    "tune.measured": _at("A value was measured, or one of its rounds.", "message"),
     "run.named": _at("The run that this flow run is at, found or to be trained.", "run"),
     "run.folder": _at("It is trained here.", "run path max_attempts max_steps targets steps_per_epoch"),
     "run.not_continued": _at("An unfinished run is left for another one.", "message"),

@@ -58,6 +58,7 @@ class ExactReplicas(UnshardedModel):
             self._trained,
             collectives=self._collectives,
             num_replicas=spec.num_replicas,
+            bucket_elements=spec.bucket_bytes // 4,
             node_dtype=DTYPES[spec.gradient_compression],
         )
         self._squares = RowSquares(shapes_of(self._trained), process_group.device)

@@ -56,6 +56,7 @@ class ExactShards(MeshStrategy):
             collectives=among_replicas,
             # The scatter has added up `shard` replicas at once, so the counter sees that many fewer.
             num_replicas=spec.num_replicas // shape.shard,
+            bucket_elements=spec.bucket_bytes // 4,
             node_dtype=DTYPES[spec.gradient_compression],
         )
         for name, value in self._trained.items():

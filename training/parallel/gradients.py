@@ -15,10 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.training_spec import DEFAULT_BUCKET_BYTES
 from headway.training.ranks.communication import Collectives, tree_exchange
-
-BUCKET_ELEMENTS = 1 << 19
-"""2 MiB of fp32: small enough that one travels while the next is made, and that a slow link is kept busy both ways."""
 
 NORM_ELEMENTS = 1 << 12
 
@@ -32,6 +30,7 @@ class GradientTree:
     Args:
         parameters: all trained parameters by name, fp32, in an order that every rank shares.
         num_replicas: V, a power of two. Buffers are padded to a multiple of it, so that ranks can share them evenly.
+        bucket_elements: how many travel at a time; it decides no bit.
         node_dtype: what every node of the tree is rounded to, each replica's own gradient included, and travels in.
             Rounding where ranks meet alone would depend on their number.
     """
@@ -42,6 +41,7 @@ class GradientTree:
         *,
         collectives: Collectives,
         num_replicas: int,
+        bucket_elements: int = DEFAULT_BUCKET_BYTES // 4,
         node_dtype: torch.dtype = torch.float32,
     ) -> None:
         # Backward reaches the last parameters first.
@@ -51,7 +51,7 @@ class GradientTree:
         self._replicas_per_rank = num_replicas // collectives.num_ranks
         self._exchange = tree_exchange(collectives)
         self._node_dtype = node_dtype
-        self._assign_buckets(num_replicas)
+        self._assign_buckets(num_replicas, bucket_elements)
         # Cached by address: buffers are reused every step, and thousands of views take milliseconds to make.
         self._views: dict[int, list[Tensor]] = {}
         self._free: list[Tensor] = []
@@ -170,14 +170,14 @@ class GradientTree:
         self._exchange.start(bucket)
         self._next_bucket += 1
 
-    def _assign_buckets(self, num_replicas: int) -> None:
+    def _assign_buckets(self, num_replicas: int, bucket_elements: int) -> None:
         """Where each parameter begins, and which buckets it overlaps."""
         self._offsets = [0]
         for parameter in self._parameters:
             self._offsets.append(self._offsets[-1] + parameter.numel())
         # Padded, so that every number of ranks up to V cuts each bucket evenly.
         self._length = -(-self._offsets[-1] // num_replicas) * num_replicas
-        size = max(BUCKET_ELEMENTS, num_replicas)
+        size = max(bucket_elements // num_replicas, 1) * num_replicas
         self._buckets = [slice(start, min(start + size, self._length)) for start in range(0, self._length, size)]
         self._overlapping = [
             range(start // size, -(-stop // size)) if stop > start else range(0)

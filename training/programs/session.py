@@ -27,6 +27,7 @@ from headway.training.checkpoint.restore import restore_newest
 from headway.training.checkpoint.retention import abandon_after, discard_expired
 from headway.training.checkpoint.save import Checkpointer, SavedCheckpoint
 from headway.training.config.checkpoints import save_is_due
+from headway.training.config.execution import as_launched
 from headway.training.config.loader_spec import loader_spec
 from headway.training.config.parallel import mesh_that_decides_bits
 from headway.training.config.shards import TRAIN
@@ -79,6 +80,8 @@ def train_run(rank: RankProcess, workspace: Workspace, run: Link, run_dir: Path)
     ledger = rank.ledger
     with ledger.span("run.open"):
         documents = load_run_documents(workspace, run)
+        # An attempt goes by its launch in what decides no bit.
+        documents = dataclasses.replace(documents, training=as_launched(documents.training))
         # The gate comes first: without a receipt nothing of the data is read.
         require_passing_receipt(documents.run, documents.manifest, load_receipt(workspace, documents.run.receipt))
         replicas_per_rank(documents.training, rank.world_size)  # refuses an impossible world

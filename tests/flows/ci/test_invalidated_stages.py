@@ -34,6 +34,7 @@ def anew(answer) -> tuple[str, ...]:
         ("tiny.yaml", "contract:", "evaluation: {seed: 1}\ncontract:", ("evaluate",), "evaluation.seed 0 -> 1"),
         ("tiny.yaml", "{model: tiny}", "{model: other}", ("register",), "registry.model tiny -> other"),
         ("tiny.yaml", "contract:", "launch: {nodes: 1}\npromotion: {margin: 1}\ncontract:", (), ""),
+        ("tiny.yaml", "max_steps: 500", "max_steps: 500, checkpoints: {every_s: 60}, profile: {first_step: 5}", (), ""),
         ("tiny.yaml", "pipeline: tiny", "# a word\npipeline: tiny", (), ""),
         (
             "contract.yaml",

@@ -14,11 +14,14 @@ from headway.tasks.registry.model_export import export_graph
 from headway.tasks.stages import launch, verify
 from headway.tasks.stages.scoring import ScoringHarness
 from headway.tasks.stages.starting_point import ResolvedStart
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.execution import as_launched
 from headway.training.config.loader_spec import LoaderSpec, loader_spec
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.launch.base.gang import Gang, LaunchSpec
 from tests.tasks.core.test_slow_ranks import SLOW
 
+SAVING = CheckpointSpec(every_steps=7)
 LAUNCH = LaunchSpec(loader=LoaderSpec(cache_folder="/fast/disk", cache_bytes=12345))
 
 
@@ -63,7 +66,7 @@ class Quiet:
 
 def train(context, candidate: Candidate) -> None:
     settled = ResolvedStart(candidate.run, "")
-    launch._train(context, TrainingSpec(max_steps=10), LAUNCH, settled, "")
+    launch._train(context, TrainingSpec(max_steps=10, checkpoints=SAVING), LAUNCH, settled, "")
 
 
 def prove(context, candidate: Candidate) -> None:
@@ -86,6 +89,9 @@ def test_every_gang_is_told_where_shards_are_kept(context, candidate, started: l
     (gang,) = started
     assert loader_spec(gang.environment) == LAUNCH.loader
     assert gang.environment["HEADWAY_LOCAL"] == "/local/sides"
+    # Of the pipeline file as it is now, whatever the run was described with.
+    launched = as_launched(TrainingSpec(), gang.environment)
+    assert launched.checkpoints == (SAVING if work is train else TrainingSpec().checkpoints)
 
 
 def test_ranks_import_the_frozen_code_first(context, candidate: Candidate) -> None:

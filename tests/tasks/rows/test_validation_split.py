@@ -9,6 +9,7 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.tasks.rows.validation_split import ValidationSplit, require_apart
 from headway.tasks.stages.launch import continue_run
 from headway.training.config.shards import ShardSpec
+from headway.training.config.training_spec import TrainingSpec
 from headway.training.launch.base.gang import LaunchSpec
 from tests.tasks.days import TABLE, Days, columns, shards_spec
 
@@ -32,7 +33,7 @@ def test_a_run_is_not_resumed_whose_older_shards_hold_out_what_has_validated_sin
     run = days.workspace.publish_document(days.run(shards_spec(TABLE, heldout_fraction=0.6)))
     require_apart(days.context, shards_spec(TABLE, heldout_fraction=0.1, validation_fraction=0.5), ())
     with pytest.raises(ConfigError, match=r"heldout_fraction.*0\.6 takes in rows that have validated"):
-        continue_run.fn(days.context, LaunchSpec(), run, "")
+        continue_run.fn(days.context, TrainingSpec(), LaunchSpec(), run, "")
     assert not (days.workspace.local_root / "runs" / run.sha256[:16]).exists(), "nothing was begun"
 
 

@@ -6,7 +6,17 @@ import pytest
 from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.training.config.training_spec import TrainingSpec, batch_line, can_share, length_line, replicas_per_rank
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.execution import ExecutionSpec, as_launched
+from headway.training.config.training_spec import (
+    ProfileSpec,
+    TrainingSpec,
+    batch_line,
+    can_share,
+    length_line,
+    replicas_per_rank,
+)
+from headway.training.config.validation import ValidationSpec
 
 SPEC = TrainingSpec(global_batch_sequences=32, micro_batch_sequences=8)
 
@@ -37,6 +47,21 @@ def test_a_batch_that_is_no_power_of_two_of_replicas_is_refused_with_the_numbers
 
 def test_the_number_of_workers_is_no_part_of_what_decides_the_weights():
     assert not [name for name in TrainingSpec.model_fields if "world" in name or "rank" in name]
+
+
+def test_when_to_save_and_to_profile_are_no_part_of_what_decides_the_weights():
+    other = {"checkpoints": CheckpointSpec(every_steps=None, every_s=60), "profile": ProfileSpec(first_step=3)}
+    assert SPEC.model_copy(update=other).identity == SPEC.identity
+    assert SPEC.model_copy(update={"validation": ValidationSpec(every_steps=5)}).identity != SPEC.identity
+
+
+def test_a_run_described_with_them_is_still_read_and_its_ranks_go_by_their_launch():
+    before = SPEC.model_copy(update={"checkpoints": CheckpointSpec(every_steps=7)})
+    run = TrainingSpec.model_validate(before.model_dump(mode="json"))
+    assert as_launched(run, {}).checkpoints.every_steps == 7
+    now = SPEC.model_copy(update={"profile": ProfileSpec(first_step=3)})
+    assert as_launched(run, ExecutionSpec.of(now).environment()) == now
+    assert TrainingSpec.model_validate(SPEC.identity) == SPEC
 
 
 def test_an_unknown_field_is_refused():

@@ -20,21 +20,22 @@ import torch._dynamo
 import torch.distributed as dist
 import torch.distributed.fsdp
 
-import headway.training.parallel.gradients
 from headway.training.checkpoint.pieces import Piece, pieces_of
 from headway.training.engine.learner import Learner
+from headway.training.parallel import gradients
 from headway.training.ranks.distributed import ProcessGroup, enable_determinism
 from tests.training.exact.cases import CASES, batch
 
-headway.training.parallel.gradients.BUCKET_ELEMENTS = 256  # small models shall have many buckets
-headway.training.parallel.gradients.MEASURED_EVERY_STEPS = 1
+BUCKET_BYTES = 4 * 256
+"""Small models shall have many buckets."""
+gradients.MEASURED_EVERY_STEPS = 1
 
 
 def run_case(
     name: str, process_group: ProcessGroup, first: int, last: int, loaded: Path, kept: Path
 ) -> dict[str, object]:
     recipe, spec = CASES[name]()
-    learner = Learner(recipe, spec, process_group)
+    learner = Learner(recipe, spec.model_copy(update={"bucket_bytes": BUCKET_BYTES}), process_group)
     if first:
         scalars = json.loads(loaded.with_suffix(".json").read_text())
         full_tensors = safetensors.torch.load_file(loaded)

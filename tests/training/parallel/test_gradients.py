@@ -10,7 +10,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.training.parallel import gradients
 from headway.training.parallel.gradients import GradientTree, clip_factor, row_squares
 from headway.training.ranks.communication import Collectives, tree_sum
 from headway.training.ranks.distributed import ProcessGroup
@@ -146,15 +145,14 @@ class Noted:
 
 
 @pytest.mark.parametrize(("names", "preceding"), [("abc", [1, 2, 3]), ("cba", [3, 3, 3])])
-def test_buckets_leave_in_one_order_while_backward_still_runs(monkeypatch, names, preceding):
+def test_buckets_leave_in_one_order_while_backward_still_runs(names, preceding):
     """The third layer's gradient arrives first; a bucket waits for those before it in the buffer."""
-    monkeypatch.setattr(gradients, "BUCKET_ELEMENTS", 8)
     layers = [nn.Parameter(torch.ones(8)) for _ in names]
     arrived = []
     for parameter in layers:
         parameter.register_post_accumulate_grad_hook(arrived.append)
     named = dict(sorted(zip(names, layers, strict=True)))
-    tree = GradientTree(named, collectives=ALONE, num_replicas=4)
+    tree = GradientTree(named, collectives=ALONE, num_replicas=4, bucket_elements=8)
     tree._exchange = noted = Noted(arrived)
     for _ in range(4):
         arrived.clear()

@@ -19,6 +19,7 @@ from headway.data_contracts.store.documents import Link
 from headway.training.checkpoint.layout import committed_steps
 from headway.training.checkpoint.read import read_checkpoint, verify_checkpoint
 from headway.training.config.checkpoints import RANKING, CheckpointSpec
+from headway.training.config.execution import ExecutionSpec
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.frozen.result import tensors_sha256
@@ -139,7 +140,13 @@ def test_checkpoints_by_time_are_taken_by_all_ranks_at_once_and_change_no_bit(pr
     by_time = CheckpointSpec(every_steps=None, every_s=0.02, keep_best=1, keep_last=2)
     run = project.publish_run(tiny_training.model_copy(update={"max_steps": 40, "checkpoints": by_time}))
     assert project.train(run, tmp_path / "two", world_size=2) == [0, 0]
-    assert project.train(run, tmp_path / "one", world_size=1) == [0]
+    # What the launch says goes before the document of a run that was described with an interval.
+    launched = ExecutionSpec(checkpoints=by_time.model_copy(update={"every_s": 0.01}), profile=None).environment()
+    assert project.train(run, tmp_path / "one", world_size=1, **launched) == [0]
+    seldom = ExecutionSpec(checkpoints=CheckpointSpec(every_steps=1000), profile=None).environment()
+    assert project.train(run, tmp_path / "seldom", world_size=1, **seldom) == [0]
+    assert committed_steps(tmp_path / "seldom" / "checkpoints") == [40]
+    assert result(tmp_path / "seldom")["tensors_sha256"] == result(tmp_path / "one")["tensors_sha256"]
 
     for folder in (tmp_path / "two", tmp_path / "one"):
         kept = committed_steps(folder / "checkpoints")

@@ -132,6 +132,11 @@ class LaunchSpec(Frozen):
     preflight: PreflightSpec = Field(
         default_factory=PreflightSpec, description="What is looked at before any rank is started."
     )
+    use_tuning: bool = Field(
+        True,
+        description="Whether what `headway tune` measured on equal hardware and versions takes the place of defaults; "
+        "what this file says goes before it.",
+    )
     loader: LoaderSpec = Field(default_factory=LoaderSpec, description="How ranks get at the shards.")
 
     @property

@@ -1,0 +1,27 @@
+"""The stages that a retrain would run up to its shards, found or made, and the trials on them:
+
+snapshot ─► validate ─► shard ─► ranks ─► buckets ─► loader ─► save interval
+"""
+
+from __future__ import annotations
+
+from headway.flows.config.pipeline_file import pipeline_file
+from headway.flows.config.preflight import check_contract
+from headway.flows.config.request import TuneRequest
+from headway.flows.run.session import session
+from headway.flows.tune.measuring import Tuner
+from headway.tasks.stages.shard import shard
+from headway.tasks.stages.snapshot import snapshot
+from headway.tasks.stages.validate import validate
+from headway.tasks.tuning.record import Tuning
+
+
+def tune_here(request: TuneRequest) -> Tuning:
+    """Raises: as a retrain, up to its training."""
+    with session(request) as (run, pipeline):
+        with run.ledger.span("check"):
+            check_contract(pipeline, pipeline_file(request.pipeline).path)
+        files = snapshot(run, pipeline.contract, pipeline.source)
+        receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
+        manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
+        return Tuner(run, pipeline, manifest, rounds=request.rounds).tune()

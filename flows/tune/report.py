@@ -1,0 +1,42 @@
+"""What `headway tune` found, as a table."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from headway.flows.config.tuned import shown
+from headway.flows.console.console import headed, plain_console, print_table
+from headway.tasks.tuning.record import TunedSetting, Tuning, path_of
+
+
+def print_tuning(tuning: Tuning) -> None:
+    console = plain_console()
+    trials = f"{tuning.num_rounds} rounds of {tuning.num_steps} steps a value, {tuning.took_s:.0f} s in all"
+    console.print()
+    console.print(headed(tuning.pipeline, f"  {trials}, on {tuning.machine.host}"))
+    table = Table("setting", "value", "a step", "rounds", box=None, padding=(0, 2))
+    for setting in tuning.settings:
+        for number, each in enumerate(setting.measured):
+            low, high = min(each.rounds_s), max(each.rounds_s)
+            chosen = "taken" if setting.taken and each.settings == setting.taken else ""
+            table.add_row(
+                setting.name if not number else "",
+                f"{each.shown}{'' if number else ' (now)'}",
+                f"{1000 * each.median_s:.2f} ms",
+                f"{1000 * low:.2f} to {1000 * high:.2f}  {chosen}".rstrip(),
+            )
+    print_table(console, table)
+    for setting in tuning.settings:
+        console.print(f"{setting.name:<14} {_verdict(setting)}")
+    moved = [f"{setting.name} {value}" for setting in tuning.settings for value in setting.moved_bits]
+    same = f"came to the same bits, {tuning.tensors_sha256[:16]}"
+    out = f", but {', '.join(moved)}, which is out" if moved else ""
+    console.print(f"\nAll values {same}{out}.")
+    if tuning.taken:
+        console.print(f"Retrains on equal hardware and versions take it from {path_of(tuning.pipeline)} on.")
+    else:
+        console.print("Nothing is better than what there is by more than the measurements spread.")
+
+
+def _verdict(setting: TunedSetting) -> str:
+    return f"{shown(setting.taken)}: {setting.why}" if setting.taken else f"stays: {setting.why}"

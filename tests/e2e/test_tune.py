@@ -1,0 +1,57 @@
+"""What moves no bit is measured on a project's own shards, and a retrain that takes it comes to the same bits."""
+
+from __future__ import annotations
+
+import json
+
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.tuning import record
+from headway.tasks.tuning.choice import Settings
+
+TAKEN: dict[str, Settings] = {
+    "ranks": {"launch.nodes": 1, "launch.ranks_per_node": 1},
+    "bucket size": {"training.bucket_bytes": 4096},
+    "loader threads": {"launch.loader.prefetch_threads": 2},
+    "loader depth": {"launch.loader.prefetch_bytes": 64 << 20},
+    "save interval": {"training.checkpoints.every_steps": None, "training.checkpoints.every_s": 600.0},
+}
+
+
+def test_a_retrain_that_takes_what_was_measured_comes_to_the_same_bits_and_run(
+    project, finished, here, retrain_here
+) -> None:
+    text = (project.root / "tiny.yaml").read_text()
+    text = text.replace("launch: {nodes: 1, ranks_per_node: 2}\n", "").replace(
+        "  checkpoints:\n    every_steps: 20\n", ""
+    )
+    (project.root / "tiny.yaml").write_text(text)
+    shards = project.files("shards/**/*")
+    done = here("tune", str(project.pipeline), "--rounds", "3", "--json", "--workspace", str(project.workspace))
+    assert done.returncode == 0, done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last.pop("event") == "tuning"
+    made = record.Tuning.model_validate(last)
+    assert project.files("shards/**/*") == shards, "what a retrain would train on is found"
+    assert {each.name for each in made.settings} == set(TAKEN)
+    (ranks,) = [each for each in made.settings if each.name == "ranks"]
+    assert all(len(each.rounds_s) == 3 and each.median_s > 0 for each in ranks.measured)
+    assert not [each for each in made.settings if each.moved_bits]
+    assert len(made.stall_s) >= 5 and made.durable_s
+    workspace = Workspace(str(project.workspace))
+    assert record.read(workspace, "tiny") == made
+    assert [path.name for path in (project.workspace / "tuning").iterdir()] == ["tiny.json"], "trials leave nothing"
+
+    # Whatever this machine found: all of it taken at once.
+    settings = tuple(each.model_copy(update={"taken": TAKEN[each.name]}) for each in made.settings)
+    record.keep(workspace, made.model_copy(update={"settings": settings}))
+    planned = here("plan", str(project.pipeline), "--json", "--workspace", str(project.workspace))
+    assert "launch.ranks_per_node 1, training.bucket_bytes 4096" in json.loads(planned.stdout)["tuned"]
+    project.forget_the_model()
+    _, events = retrain_here(project)
+    told = {str(event["event"]): event for event in events}
+    assert "training.checkpoints.every_s 600, " in told["tuned"]["message"]
+    assert "x 1 ranks" in told["batch"]["message"]
+    assert [path.parent.name for path in project.files("runs/*/checkpoints/*/manifest.json")] == ["step-00000120"]
+    before = next(finished.pristine.glob("workspace/runs/*/result.json"))
+    assert project.run_dir().name == before.parent.name, "the same run"
+    assert project.result()["tensors_sha256"] == json.loads(before.read_bytes())["tensors_sha256"]

@@ -1,0 +1,45 @@
+"""What the ranks of `headway.training.programs.tuning` are asked, and what they answer."""
+
+from __future__ import annotations
+
+from headway.data_contracts.store.documents import Frozen
+from headway.training.config.loader_spec import LoaderSpec
+
+MODULE = "headway.training.programs.tuning"
+REQUEST_NAME, ANSWER_NAME = "tuning-request.json", "tuning-answer.json"
+
+
+class TuningTrial(Frozen):
+    bucket_bytes: int
+    loader: LoaderSpec
+
+
+class TuningRequest(Frozen):
+    trials: tuple[TuningTrial, ...]
+    rounds: int
+    trial_s: float = 0.5
+    """How long the counted steps of a trial take together, about."""
+    num_steps: int | None = None
+    """Counted steps of each trial; None: as many as `trial_s` has room for."""
+    num_saves: int = 0
+    """Checkpoints to save and measure, by the first trial's settings."""
+
+
+class TrialTimes(Frozen):
+    step_s: tuple[float, ...]
+    """Median of each round."""
+    data_s: tuple[float, ...]
+    """How much of it the step waited for its batch."""
+    tensors_sha256: str
+    """Of all state after its steps."""
+
+
+class TuningAnswer(Frozen):
+    num_steps: int
+    device: str
+    num_parameters: int
+    trials: tuple[TrialTimes, ...]
+    stall_s: tuple[float, ...] = ()
+    """Of each save: what steps lost to it."""
+    durable_s: tuple[float, ...] = ()
+    """Of each save: until it was safe."""

@@ -1,0 +1,215 @@
+"""What the ranks of `headway.training.programs.tuning` do, once torch is there."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from headway.data_contracts.store.documents import DeviceFingerprint, Link
+from headway.data_contracts.store.publication import Workspace
+from headway.training.checkpoint.inexactness import INEXACT_RESUMES
+from headway.training.checkpoint.pieces import Content
+from headway.training.checkpoint.proof import fingerprint
+from headway.training.checkpoint.retention import discard_expired
+from headway.training.checkpoint.save import Checkpointer, SavedCheckpoint
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.parallel import mesh_that_decides_bits
+from headway.training.config.shards import TRAIN
+from headway.training.config.training_spec import replicas_per_rank
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.engine.batches import RankBatches, prefetched, proof_batch
+from headway.training.engine.learner import Learner
+from headway.training.engine.run_documents import (
+    RunDocuments,
+    load_receipt,
+    load_run_documents,
+    require_passing_receipt,
+)
+from headway.training.frozen.result import tensors_sha256
+from headway.training.launch.node.rank_process import RankProcess
+from headway.training.observe.heartbeat import Heartbeat
+from headway.training.parallel.strategy import Batch
+from headway.training.programs.tuning_request import TrialTimes, TuningAnswer, TuningRequest, TuningTrial
+from headway.training.ranks.distributed import ProcessGroup, enable_determinism, init_process_group
+
+NUM_WARM = 2
+"""Steps of a trial that do not count: they allocate, and fill what is made ahead."""
+MIN_STEPS, MAX_STEPS = 3, 200
+MAX_STEPS_BESIDE_SAVE = 20
+KEEP = CheckpointSpec(keep_last=2)
+
+
+def measure(rank: RankProcess, workspace: Workspace, run: Link, run_dir: Path, request: TuningRequest) -> TuningAnswer:
+    """All trials, one after another; every rank takes part.
+
+    Raises: as training would.
+    """
+    with rank.ledger.span("run.open"):
+        documents = load_run_documents(workspace, run)
+        # The same gate as before training: these ranks read the data, too.
+        require_passing_receipt(documents.run, documents.manifest, load_receipt(workspace, documents.run.receipt))
+        replicas_per_rank(documents.training, rank.world_size)
+        enable_determinism(documents.training.num_threads)
+    with init_process_group(rank=rank.rank, world_size=rank.world_size) as process_group:
+        heartbeat = Heartbeat(rank.ledger, "tune")
+        reader = ShardReader(workspace, documents.manifest, TRAIN, also=documents.mixed, on_shard=heartbeat)
+        return _Trials(documents, reader, process_group, heartbeat).answer(request, run_dir)
+
+
+class _Step(NamedTuple):
+    step_s: float
+    data_s: float
+
+
+class _Trials:
+    def __init__(
+        self, documents: RunDocuments, reader: ShardReader, process_group: ProcessGroup, heartbeat: Heartbeat
+    ) -> None:
+        self._documents, self._reader, self._group, self._heartbeat = documents, reader, process_group, heartbeat
+        self._training = documents.training
+        self._num_parameters = 0
+
+    def answer(self, request: TuningRequest, run_dir: Path) -> TuningAnswer:
+        trials = request.trials
+        steps, _ = self._trial(trials[0], MIN_STEPS, with_digest=False)
+        room = max(MIN_STEPS, self._training.max_steps - NUM_WARM)
+        own = math.ceil(request.trial_s / max(statistics.median(each.step_s for each in steps), 1e-6))
+        num_steps = self._agreed(request.num_steps or min(MAX_STEPS, room, max(MIN_STEPS, own)))
+        step_s: list[list[float]] = [[] for _ in trials]
+        data_s: list[list[float]] = [[] for _ in trials]
+        digests = [""] * len(trials)
+        for number in range(request.rounds):
+            # Another one begins each round: whoever comes first may find caches cold.
+            for index in ((number + place) % len(trials) for place in range(len(trials))):
+                steps, digest = self._trial(trials[index], num_steps, with_digest=not number)
+                step_s[index].append(statistics.median(each.step_s for each in steps))
+                data_s[index].append(statistics.median(each.data_s for each in steps))
+                digests[index] = digests[index] or digest
+        stall_s, durable_s = self._saves(trials[0], request.num_saves, run_dir / "checkpoints")
+        return TuningAnswer(
+            num_steps=num_steps,
+            device=self._group.device.type,
+            num_parameters=self._num_parameters,
+            trials=tuple(
+                TrialTimes(step_s=tuple(taken), data_s=tuple(waited), tensors_sha256=digest)
+                for taken, waited, digest in zip(step_s, data_s, digests, strict=True)
+            ),
+            stall_s=tuple(stall_s),
+            durable_s=tuple(durable_s),
+        )
+
+    def _agreed(self, number: int) -> int:
+        """Rank 0's: each has a clock of its own."""
+        return int.from_bytes(self._group.from_leader(number.to_bytes(4, "big")), "big")
+
+    def _learner(self, trial: TuningTrial) -> Learner:
+        spec = self._training.model_copy(update={"bucket_bytes": trial.bucket_bytes})
+        learner = Learner(self._documents.recipe(), spec, self._group)
+        self._num_parameters = learner.num_parameters
+        return learner
+
+    def _trial(self, trial: TuningTrial, num_steps: int, *, with_digest: bool) -> tuple[list[_Step], str]:
+        """Steps from fresh weights, the warm ones left out, and the digest of the state that they come to."""
+        learner = self._learner(trial)
+        with self._stepping(learner, trial, NUM_WARM + num_steps) as step:
+            made = [step(None) for _ in range(NUM_WARM + num_steps)][NUM_WARM:]
+        digest = ""
+        if with_digest:
+            tensors = self._heartbeat.beside(learner.full_tensors())
+            digest = tensors_sha256(tensors) if self._group.leads else ""
+            collections.deque(tensors, maxlen=0)  # all ranks take part in making them up
+        del learner
+        gc.collect()  # hooks and the parameters they lie on hold each other; the next trial needs the memory
+        return made, digest
+
+    @contextlib.contextmanager
+    def _stepping(
+        self, learner: Learner, trial: TuningTrial, stop: int
+    ) -> Iterator[Callable[[Callable[[], None] | None], _Step]]:
+        """In the body, a call is the next step; it is given what to do before the weights change."""
+        batches = RankBatches(self._reader, self._training, share=learner.share, device=self._group.device)
+        with prefetched(batches, trial.loader, start=0, stop=stop) as made:
+            numbered = enumerate(made)
+
+            def step(before_update: Callable[[], None] | None) -> _Step:
+                begun_s = time.perf_counter()
+                number, micro_batches = next(numbered)
+                data_s = time.perf_counter() - begun_s
+                sums = learner.exchange(learner.backward(number, micro_batches), stop=False)
+                norm = learner.gradient_norm(sums)
+                if before_update is not None:
+                    before_update()
+                if learner.overflowed(sums, norm) or not math.isfinite(norm):
+                    learner.discard()
+                else:
+                    learner.update(number, sums, norm)
+                self._heartbeat()
+                return _Step(time.perf_counter() - begun_s, data_s)
+
+            self._group.barrier()  # nobody's clock runs while another still builds its model
+            yield step
+
+    def _saves(self, trial: TuningTrial, num_saves: int, folder: Path) -> tuple[list[float], list[float]]:
+        """What each save costs the steps around it, and how long it takes until it is safe."""
+        if not num_saves:
+            return [], []
+        folder.mkdir(parents=True, exist_ok=True)
+        learner, known_good, saved, stall_s = self._learner(trial), set[int](), list[SavedCheckpoint](), list[float]()
+
+        def retain(step: int) -> None:
+            known_good.add(step)
+            discard_expired(folder, KEEP, known_good=known_good)
+
+        batch = proof_batch(self._reader, self._training, self._group.device)
+        here = fingerprint(self._group.device, mesh_that_decides_bits(self._training.parallel, self._group.world_size))
+        num_steps, done = MIN_STEPS, NUM_WARM
+        stop = NUM_WARM + (num_saves + 1) * 2 * MAX_STEPS_BESIDE_SAVE
+        with (
+            Checkpointer(folder, self._group, retain=retain, on_saved=saved.append) as checkpointer,
+            self._stepping(learner, trial, stop) as step,
+        ):
+            for _ in range(NUM_WARM):
+                step(None)
+            for number in range(num_saves + 1):
+                plain_s = statistics.median(step(None).step_s for _ in range(num_steps))
+                done += num_steps
+                begun_s = time.perf_counter()
+                checkpointer.save(self._content(learner, batch, here, done))
+                blocked_s = time.perf_counter() - begun_s
+                beside = [step(checkpointer.finish_staging).step_s for _ in range(num_steps)]
+                done += num_steps
+                checkpointer.finish()
+                # The first one makes files and a plan that later ones find.
+                if number:
+                    stall_s.append(blocked_s + slowed_s(beside, plain_s))
+                else:
+                    until_safe = math.ceil(saved[0].durable_s / max(plain_s, 1e-6))
+                    num_steps = self._agreed(min(MAX_STEPS_BESIDE_SAVE, max(MIN_STEPS, until_safe)))
+        return stall_s, [each.durable_s for each in saved[1:]]
+
+    def _content(self, learner: Learner, batch: Batch, here: DeviceFingerprint, step: int) -> Content:
+        return Content(
+            run=self._documents.run.link,
+            step=step,
+            num_samples=step * self._training.global_batch_sequences,
+            tensors=learner.weights(),
+            moments=learner.moments(),
+            scalars={"optimizer_step": step, "tokens_seen": 0, INEXACT_RESUMES: 0, **learner.scalars()},
+            proof_batch=batch,
+            proof_loss=learner.proof_loss(batch),
+            fingerprint=here,
+        )
+
+
+def slowed_s(beside_s: Sequence[float], plain_s: float) -> float:
+    """By how much steps beside a save were slower than the plain ones before: the first waits for what is staged."""
+    first, *rest = beside_s
+    later_s = max(0.0, statistics.median(rest) - plain_s) * len(rest) if rest else 0.0
+    return max(0.0, first - plain_s) + later_s
