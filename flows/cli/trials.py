@@ -81,8 +81,8 @@ def _check_and_run(
     from headway.tasks.search.pace import require_worthwhile
 
     # A user's mistake should cost a moment, not the start of a server.
-    spec, _, _ = check_request(request)
-    plan = plan_of(spec)
+    spec, path, _ = check_request(request)
+    plan = plan_of(spec, path.parent)
     require_worthwhile(Workspace(request.workspace), spec.pipeline, wanted_trials(spec), spec.training)
     if dry_run:
         from headway.flows.console.console import plain_console

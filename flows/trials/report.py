@@ -44,6 +44,7 @@ def report(context: RunContext, found: SearchResult, best: RetrainSummary) -> Tr
         num_ranking_examples=score.num_examples,
         levels=list(found.levels),
         trials=[_row(trial, found.levels[-1]) for trial in found.trials],
+        warm_start=found.warm_start,
         steps_spent=found.steps_spent,
         steps_saved=found.steps_of_all - found.steps_spent,
         is_decided=found.verdict is None or found.verdict.is_decided,
@@ -169,6 +170,8 @@ def print_ranking(summary: TrialsSummary, console: Console) -> None:
     print_table(console, table)
     if len(summary.levels) > 1:
         console.print(f"  steps      {steps_line(summary)}")
+    if summary.warm_start:
+        console.print(f"  warm start {summary.warm_start}")
     if summary.verdict:
         console.print(f"  verdict    {summary.verdict}")
     console.print(f"  keep it    {summary.keep}")
@@ -177,14 +180,19 @@ def print_ranking(summary: TrialsSummary, console: Console) -> None:
 
 def print_wanted(plan: SearchPlan, console: Console) -> None:
     """Settings that no score decides, and what the whole search costs in steps."""
+    num_first = len(plan.drawn) or plan.num_trials // plan.rounds
+    if not plan.drawn:
+        trials = count(num_first, "trial")
+        console.print(f"  first      {trials}, by {plan.warm_start}, the best of them first")
     table = Table(box=None, padding=(0, 2), header_style="dim")
     settings = setting_names(trial.settings for trial in plan.drawn)
     for name in ("trial", *settings):
         table.add_column(name, no_wrap=True)
     for trial in plan.drawn:
         table.add_row(str(trial.number), *cells(trial.settings, settings))
-    print_table(console, table)
-    if (later := plan.num_trials - len(plan.drawn)) > 0:
+    if plan.drawn:
+        print_table(console, table)
+    if (later := plan.num_trials - num_first) > 0:
         console.print(f"  later      {count(later, 'trial')} more, by what those before came to")
     if plan.num_steps is None or plan.num_steps_of_all is None:
         console.print("  steps      counted once the shards are there")

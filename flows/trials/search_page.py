@@ -81,6 +81,7 @@ def render_html(found: TrialsSummary, made_unix_s: float) -> str:
                     [
                         ("keep it", f"<code>{html(found.keep)}</code>"),
                         ("steps", html(steps_line(found))),
+                        *([("warm start", html(found.warm_start))] if found.warm_start else []),
                         *((name, html(uri)) for name, uri in found.best.reports.items()),
                     ]
                 ),

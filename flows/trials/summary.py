@@ -44,6 +44,8 @@ class TrialsSummary(BaseModel):
     """The steps at which trials were compared, the last of them the end of training."""
     trials: list[TrialRow]
     """The one to keep first; then those that came furthest, the best first; those that failed last."""
+    warm_start: str = ""
+    """Which trials of an earlier search proposed the first round; empty: none."""
     steps_spent: int
     """That all runs of these trials have taken, whenever: the furthest step of each."""
     steps_saved: int
@@ -73,6 +75,7 @@ class TrialsSummary(BaseModel):
                 "ranked by": f"{self.metric}, {direction} is better",
                 "on": f"{self.num_ranking_examples:,} held-out examples of their own",
                 **({"steps": steps_line(self)} if len(self.levels) > 1 else {}),
+                **({"warm start": self.warm_start} if self.warm_start else {}),
                 **({"verdict": self.verdict} if self.verdict else {}),
                 "keep it": self.keep,
             },

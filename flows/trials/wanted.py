@@ -10,6 +10,7 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.report_text import count
 from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from headway.flows.console.environment import project_folder
+from headway.tasks.search.earlier_trials import read_earlier
 from headway.tasks.search.rungs import num_at_each, planned_steps
 from headway.tasks.search.trials_spec import Trial, TrialsSpec
 from headway.training.frozen.mesh_check import require_trainable
@@ -94,11 +95,28 @@ class SearchPlan(NamedTuple):
     """Were each of them trained to its end."""
     num_other_seeds: int = 0
     """With which the best two are trained besides."""
+    warm_start: str = ""
+    """Which earlier trials propose the first round; empty: none, and draws are it."""
 
 
-def plan_of(pipeline: PipelineSpec) -> SearchPlan:
-    """Raises `ConfigError`: as `TrialsSpec.drawn`, and where the file asks for no trials."""
+def plan_of(pipeline: PipelineSpec, folder: Path) -> SearchPlan:
+    """
+    Args:
+        folder: of the pipeline file.
+
+    Raises:
+        ConfigError: as `TrialsSpec.drawn` and `read_earlier`, and where the file asks for no trials.
+    """
     spec = wanted_trials(pipeline)
+    plan = _drawn_plan(pipeline, spec)
+    if spec.warm_start is None:
+        return plan
+    # Steps of then count as today's whole run, however many that are.
+    earlier = read_earlier(folder / spec.warm_start, spec.space, pipeline.training.max_steps)
+    return plan._replace(drawn=(), warm_start=str(earlier))
+
+
+def _drawn_plan(pipeline: PipelineSpec, spec: TrialsSpec) -> SearchPlan:
     drawn = spec.drawn(pipeline.training)
     per_round = spec.draws or len(drawn)
     num_trials = max(len(drawn), per_round * spec.rounds) if spec.is_learning else len(drawn)

@@ -16,6 +16,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from headway.data_contracts.store.errors import ConfigError
+from headway.tasks.search.earlier_trials import Outcome
 from headway.tasks.search.space import Settings, Value, Varied
 from headway.tasks.search.trials_spec import Settle, Trial, TrialsSpec, numbered, with_settings
 from headway.training.config.training_spec import TrainingSpec
@@ -45,6 +46,10 @@ class PastTrial:
     """By step, what it came to; lower is better. Empty: it failed before its first rung."""
     has_failed: bool = False
 
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome(settings=self.trial.settings, values=self.values, has_failed=self.has_failed)
+
 
 def next_round(
     spec: TrialsSpec,
@@ -53,6 +58,7 @@ def next_round(
     records: Sequence[PastTrial],
     max_steps: int,
     settle: Settle = lambda training: training,
+    earlier: Sequence[Outcome] = (),
 ) -> tuple[Trial, ...]:
     """The trials of a round; empty where the space has no others.
 
@@ -62,24 +68,27 @@ def next_round(
         records: of all rounds before, in the order of their trials' numbers.
         max_steps: of a whole run.
         settle: what is tried of training with a trial's settings; none is proposed that it refuses.
+        earlier: of another search, the best first: the first round begins with it and learns from all of them.
 
     Raises:
         ConfigError: a value that `training` or `settle` does not take, of settings that no score decides.
     """
-    if not spec.is_learning or number == 0:
+    if not spec.is_learning or (number == 0 and not earlier):
         drawn = spec.drawn(training, settle)
         per_round = spec.draws or len(drawn)  # all of a grid are one round
         return drawn[number * per_round : (number + 1) * per_round]
     assert spec.draws is not None  # as the spec has it
-    asked = islice(_asked(spec, number, records, max_steps), ASKED_PER_TRIAL[spec.method] * spec.draws)
+    outcomes = [record.outcome for record in records] if number else earlier
+    asked = islice(_asked(spec, number, outcomes, max_steps), ASKED_PER_TRIAL[spec.method] * spec.draws)
+    asked = asked if number else chain([earlier[0].settings], asked)
     proposed = islice(_trainable(spec, training, asked, settle), WANTED_PER_TRIAL * spec.draws)
     wanted = chain(proposed, _trainable(spec, training, _redrawn(spec, training, number), settle))
     return numbered(training, wanted, [record.trial for record in records], at_most=spec.draws, settle=settle)
 
 
-def _asked(spec: TrialsSpec, number: int, records: Sequence[PastTrial], max_steps: int) -> Iterator[Settings]:
+def _asked(spec: TrialsSpec, number: int, outcomes: Sequence[Outcome], max_steps: int) -> Iterator[Settings]:
     """Without end: of the settings that vary, those that do beside the others."""
-    study, space = _study(spec, number, records, max_steps), spec.space
+    study, space = _study(spec, number, outcomes, max_steps), spec.space
     while True:
         # What was asked for stays open in the study, so that the next is another.
         asked, chosen = study.ask(), Settings()
@@ -116,38 +125,38 @@ def _trainable(
                 yield settings
 
 
-def _study(spec: TrialsSpec, number: int, records: Sequence[PastTrial], max_steps: int) -> Study:
+def _study(spec: TrialsSpec, number: int, outcomes: Sequence[Outcome], max_steps: int) -> Study:
     import optuna
     from optuna.trial import TrialState, create_trial
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=_sampler(spec, number))
     varied = spec.space.varied
-    space = {name: distribution_of(each) for name, each in varied.items()}
-    level = _level_to_learn_from(records, len(space)) if spec.method == "gp" else max_steps
-    for record in records:
+    space = {name: distribution_of(its) for name, its in varied.items()}
+    level = _level_to_learn_from(outcomes, len(space)) if spec.method == "gp" else max_steps
+    for each in outcomes:
         # Never as running: a paused trial would count as a bad one.
-        is_complete = level in record.values and not record.has_failed
+        is_complete = level in each.values and not each.has_failed
         # Without those that follow from others, or did not vary beside them.
-        chosen = {name: value for name, value in record.trial.settings.items() if name in space}
+        chosen = {name: value for name, value in each.settings.items() if name in space}
         study.add_trial(
             create_trial(
                 params={name: _param(varied[name], value) for name, value in chosen.items()},
                 distributions={name: space[name] for name in chosen},
                 state=TrialState.COMPLETE if is_complete else TrialState.PRUNED,
-                value=record.values[level] if is_complete else None,
+                value=each.values[level] if is_complete else None,
                 # None of a trial that failed: it ranks behind all others.
-                intermediate_values={} if record.has_failed else dict(record.values),
+                intermediate_values={} if each.has_failed else dict(each.values),
             )
         )
     return study
 
 
-def _level_to_learn_from(records: Sequence[PastTrial], num_settings: int) -> int:
+def _level_to_learn_from(outcomes: Sequence[Outcome], num_settings: int) -> int:
     """The furthest rung that tells enough trials apart: a Gaussian process takes figures of one length alone."""
     counts: dict[int, int] = {}
-    for record in records:
-        for step in () if record.has_failed else record.values:
+    for each in outcomes:
+        for step in () if each.has_failed else each.values:
             counts[step] = counts.get(step, 0) + 1
     enough = [step for step, num in counts.items() if num > num_settings]
     return max(enough, default=min(counts, default=0))

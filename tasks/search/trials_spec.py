@@ -86,6 +86,13 @@ class TrialsSpec(Frozen):
         "first round is drawn, each later one proposed by what all before came to, with a tree-structured Parzen "
         "estimator or a Gaussian process. Empty: `random` where `draws` is given, else `grid`.",
     )
+    warm_start: str | None = Field(
+        None,
+        min_length=1,
+        exclude_if=lambda file: file is None,
+        description="A file with trials of an earlier search, relative to this file: its `trials.json`, or a study of "
+        "Optuna's in a journal file. `tpe` and `gp` propose the first round by them, the best of them first.",
+    )
     draws: int | None = Field(None, ge=1, description="How many settings a round draws; not of a grid.")
     rounds: int = Field(1, ge=1, description="How many rounds of draws; all of a round are ranked before the next.")
     rungs: tuple[Annotated[int, Field(gt=0)], ...] | GeometricRungs | None = Field(
@@ -130,6 +137,8 @@ class TrialsSpec(Frozen):
                 raise ValueError("a grid tries every combination of its lists, once: no draws and no rounds")
         elif self.draws is None:
             raise ValueError(f"search {self.method} draws settings: say how many a round has, such as draws: 9")
+        if self.warm_start is not None and not self.is_learning:
+            raise ValueError(f"search {self.method} learns from no trials: leave warm_start out, or search with tpe")
         if self.is_learning and self.rounds == 1:
             raise ValueError(f"search {self.method} learns from earlier rounds: say how many, such as rounds: 6")
         if self.method == "gp" and space.is_conditional:

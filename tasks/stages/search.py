@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from headway.data_contracts.store.documents import Interval, Link
 from headway.data_contracts.types.report_text import count, figure
 from headway.tasks.core.context import RunContext
+from headway.tasks.search.earlier_trials import EarlierTrials, read_earlier
 from headway.tasks.search.pace import pace_of, require_worthwhile
 from headway.tasks.search.proposals import PastTrial, next_round
 from headway.tasks.search.rungs import (
@@ -79,6 +80,8 @@ class SearchResult:
     """The steps at which they were compared."""
     verdict: FinalistsVerdict | None
     """None: only one was trained to its end, or of one seed their own intervals tell the best two apart already."""
+    warm_start: str = ""
+    """Which trials of an earlier search proposed the first round; empty: none."""
 
     @property
     def best(self) -> TrialResult:
@@ -127,7 +130,12 @@ def search(
         require_past_warmup(steps, wanted.for_rows(num_rows))
         return settled_training(context, scoring, wanted, num_rows)
 
-    return _Search(context, spec, training, settle, steps, scoring, manifest, tracking_uri).run()
+    earlier = None
+    if spec.warm_start is not None:
+        earlier = read_earlier(context.base / spec.warm_start, spec.space, steps[-1])
+        message = f"warm start: {earlier} lie in this space; their figures propose the first round alone"
+        context.ledger.event("rung", message=message, step=steps[0], steps_spent=0)
+    return _Search(context, spec, training, settle, steps, scoring, manifest, tracking_uri, earlier).run()
 
 
 class _Search:
@@ -141,6 +149,7 @@ class _Search:
         scoring: Scoring,
         manifest: Link,
         tracking_uri: str,
+        earlier: EarlierTrials | None,
     ) -> None:
         self._context, self._spec, self._training, self._settle = context, spec, training, settle
         self._scoring, self._manifest, self._uri = scoring, manifest, tracking_uri
@@ -149,6 +158,7 @@ class _Search:
         self._room: Room | None = None
         self._num_threads = 0
         self._trials: dict[int, SearchedTrial] = {}
+        self._earlier = earlier
         self._has_looked_at_pace = len(levels) == 1 or not spec.min_starts
 
     def run(self) -> SearchResult:
@@ -156,7 +166,8 @@ class _Search:
             if self._would_exceed_budget(number):
                 break
             records = [_record(each) for each in self._trials.values()]
-            trials = next_round(self._spec, self._training, number, records, self._levels[-1], self._settle)
+            before = () if self._earlier is None else self._earlier.outcomes
+            trials = next_round(self._spec, self._training, number, records, self._levels[-1], self._settle, before)
             if not trials:
                 break  # every setting of the space was tried
             beside = next(iter(self._trials.values())).result.planned.settled.run if self._trials else None
@@ -176,7 +187,8 @@ class _Search:
         if verdict is not None and verdict.keeps_second:
             ranked[:2] = reversed(ranked[:2])
         self._track(is_over=True)
-        return SearchResult(trials=ranked, levels=self._levels, verdict=verdict)
+        warm_start = "" if self._earlier is None else str(self._earlier)
+        return SearchResult(trials=ranked, levels=self._levels, verdict=verdict, warm_start=warm_start)
 
     def _would_exceed_budget(self, number: int) -> bool:
         """Of the first round, which was looked at before anything was spent, never."""

@@ -90,6 +90,7 @@ def test_a_dry_run_says_how_many_come_to_each_rung_and_what_share_of_all_steps_t
         "num_steps": spent,
         "num_steps_of_all": 27_000,
         "num_other_seeds": 2,
+        "warm_start": "",
     }
 
 

@@ -1,0 +1,117 @@
+"""A search that begins with what an earlier one found, of whichever tool, and learns from itself afterwards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from headway.data_contracts.store.errors import ConfigError
+from headway.flows.trials.optuna_study import write_study
+from headway.tasks.search.earlier_trials import EarlierTrials, read_earlier
+from headway.tasks.search.proposals import PastTrial, next_round
+from headway.tasks.search.trials_spec import TrialsSpec
+from headway.training.config.training_spec import RecipeSpec, TrainingSpec
+from tests.flows.trials.test_search_page import row, searched
+
+optuna = pytest.importorskip("optuna")
+
+TRAINING = TrainingSpec(recipe=RecipeSpec(model={"width": 16}), max_steps=270)
+SPEC = TrialsSpec.model_validate(
+    {
+        "vary": {
+            "optimizer.kind": ["sgd", "adamw"],
+            "optimizer.lr": {"log_uniform": [1e-4, 1.0]},
+            "optimizer.nesterov": {"values": [True, False], "when": {"optimizer.kind": "sgd"}},
+        },
+        "search": "tpe",
+        "draws": 4,
+        "rounds": 2,
+        "warm_start": "earlier",
+    }
+)
+BEST = {"optimizer.kind": "sgd", "optimizer.lr": 0.01, "optimizer.nesterov": False}
+ROWS = [
+    row(1, BEST, 0.1, 3),
+    row(2, {"optimizer.kind": "adamw", "optimizer.lr": 0.02}, 0.3, 3),
+    *(
+        row(number, {"optimizer.kind": "adamw", "optimizer.lr": 0.1 * number}, 0.4 + number, 1)
+        for number in range(3, 9)
+    ),
+    row(9, {"optimizer.kind": "adamw", "optimizer.lr": 7.0}, 0.05, 3),
+    row(10, {"optimizer.kind": "lion", "optimizer.lr": 0.02}, 0.05, 3),
+    row(11, {"optimizer.kind": "adamw", "optimizer.lr": 0.5}, 0.9, 1, cause="training", what="it diverged"),
+]
+
+
+@pytest.fixture(params=["trials.json", "an Optuna study"])
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / "earlier"
+    if request.param == "trials.json":
+        path.write_text(json.dumps(searched(ROWS).model_dump(mode="json")))
+    else:
+        wider = {**SPEC.model_dump(), "vary": {**SPEC.vary, "optimizer.kind": ["sgd", "adamw", "lion"]}}
+        wider["vary"]["optimizer.lr"] = {"log_uniform": [1e-4, 10]}
+        write_study(searched(ROWS), TrialsSpec.model_validate(wider), path)
+    return path
+
+
+def read(path: Path) -> EarlierTrials:
+    return read_earlier(path, SPEC.space, TRAINING.max_steps)
+
+
+def test_those_that_lie_in_the_space_are_taken_the_best_first_and_the_file_stays(file: Path) -> None:
+    before = file.read_bytes()
+    found = read(file)
+    assert str(found) == "9 of 11 trials of earlier"
+    assert [each.settings for each in found.outcomes[:2]] == [BEST, ROWS[1].settings]
+    assert found.outcomes[0].values[270] == ROWS[0].value
+    assert [each.has_failed for each in found.outcomes].count(True) == 1
+    assert file.read_bytes() == before and [path.name for path in file.parent.iterdir()] == ["earlier"]
+
+
+def test_the_first_round_begins_with_the_best_and_later_ones_learn_from_the_search_alone(file: Path) -> None:
+    earlier = read(file).outcomes
+    first = next_round(SPEC, TRAINING, 0, [], 270, earlier=earlier)
+    assert first[0].settings == BEST and len(first) == 4
+    assert [trial.settings for trial in next_round(SPEC, TRAINING, 0, [], 270, earlier=earlier)] == [
+        *(trial.settings for trial in first)
+    ]
+    drawn = [trial.settings for trial in next_round(SPEC, TRAINING, 0, [], 270)]
+    assert all(trial.settings not in drawn for trial in first)
+    records = [PastTrial(trial=trial, values={270: float(trial.number)}) for trial in first]
+    assert next_round(SPEC, TRAINING, 1, records, 270, earlier=earlier) == next_round(SPEC, TRAINING, 1, records, 270)
+
+
+def test_of_a_measure_that_rises_the_highest_is_best(tmp_path: Path) -> None:
+    path = tmp_path / "earlier"
+    path.write_text(json.dumps(searched(ROWS[:2], greater_is_better=True).model_dump(mode="json")))
+    assert read(path).outcomes[0].settings == ROWS[1].settings
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot be read"),
+        ("", "neither a search's trials.json"),
+        ("{}", "neither a search's trials.json"),
+        ('{"greater_is_better": 1, "trials": 7}', "neither a search's trials.json"),
+        ("{\n[[[[", "neither a search's trials.json"),
+        ('{"op_code": 99, "worker_id": "x"}\n{"op_code": 0}\n', "neither a search's trials.json"),
+        (json.dumps(searched(ROWS[2:]).model_dump(mode="json")), "holds no trial"),
+    ],
+)
+def test_a_file_that_is_no_search_is_refused_with_what_to_name(tmp_path: Path, content: Any, words: str) -> None:
+    path = tmp_path / "earlier"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=words):
+        read(path)
+
+
+def test_what_learns_from_no_trials_has_no_warm_start() -> None:
+    with pytest.raises(ValidationError, match="search random learns from no trials"):
+        TrialsSpec.model_validate({"vary": SPEC.vary, "draws": 3, "warm_start": "earlier"})
