@@ -6,17 +6,16 @@ by its new events alone.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from headway.training.guards.step_guard import NON_FINITE
 from headway.training.observe.ledger import Event
 from headway.training.observe.ledger_lines import LARGEST, LATEST_UNIX_S
-from headway.training.observe.step_summary import PARTS
+from headway.training.observe.step_summary import PARTS, finite
 
 WHOLE = "step"
 """The name of whole steps among their parts."""
@@ -99,7 +98,7 @@ class TrafficTotals(BaseModel):
     busy_s: Amount = 0.0
 
 
-OF_NEWEST_STEP = ("loss", "grad_norm", "gradient_noise_scale", "mfu")
+OF_NEWEST_STEP = ("loss", "grad_norm", "mfu")
 
 
 class StepFigures(BaseModel):
@@ -138,6 +137,8 @@ class StepFigures(BaseModel):
         for name in OF_NEWEST_STEP:
             if (value := finite(step.get(name))) is not None:
                 setattr(self, name, value)
+        # What is not known any more is not what it was.
+        self.gradient_noise_scale = finite(step.get("gradient_noise_scale"))
         take_into(self.durations_s, WHOLE, float(step.get("duration_s") or 0.0), "step")
         for part in PARTS:
             take_into(self.durations_s, part, float(step.get(f"{part}_s") or 0.0), "step")
@@ -162,6 +163,8 @@ class StepFigures(BaseModel):
         for name in OF_NEWEST_STEP:
             if (value := getattr(later, name)) is not None:
                 setattr(self, name, value)
+        if later.num_steps:
+            self.gradient_noise_scale = later.gradient_noise_scale
 
 
 class CheckpointFigures(BaseModel):
@@ -207,8 +210,3 @@ class TrainingFigures(BaseModel):
     def add(self, later: TrainingFigures) -> None:
         self.steps.add(later.steps)
         self.checkpoints.add(later.checkpoints)
-
-
-def finite(value: Any) -> float | None:
-    """None: it is no number, or none that can be counted with."""
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

@@ -54,6 +54,13 @@ def wait_for_other(context: RunContext, busy: RunBusy) -> None:
     """
     if context.wait_s is None:
         raise busy
+    if context.owned.runs - {context.at.run}:
+        # Two searches that each hold what the other waits for would wait for ever.
+        raise RunBusy(
+            busy.what,
+            where=busy.where,
+            advice="A search with trials of its own waits for none. The same command continues once that one has ended.",
+        ) from busy
     context.devices.release()  # whoever works on the run may need them
     run_dir = context.workspace.local_path(f"runs/{context.at.run}")
     # Below 0, so that the first look is reported, even just after the machine has started.

@@ -145,8 +145,8 @@ def _recorded(workspace: Workspace, candidate: Candidate) -> tuple[_ByStep, _ByS
 
 
 def _noise_scale(steps: _ByStep) -> float | None:
-    known = [scale for number in sorted(steps) if _is_finite(scale := steps[number]["noise_scale"])]
-    return known[-1] if known else None
+    scale = steps[max(steps)]["noise_scale"] if steps else None
+    return scale if _is_finite(scale) else None
 
 
 def _is_finite(value: Any) -> bool:

@@ -100,6 +100,8 @@ class ReferenceGraph:
         self._by_digest: dict[str, list[str]] = defaultdict(list)
         self._by_short: dict[str, list[str]] = defaultdict(list)
         self._by_checkpoint: dict[str, list[str]] = defaultdict(list)
+        self._checkpoints_of: dict[str, set[str]] = defaultdict(set)
+        """By a run's folder."""
         for path in listed:
             if path.endswith(STAGING_SUFFIX):
                 continue  # nobody can mean what never got its name
@@ -107,6 +109,7 @@ class ReferenceGraph:
                 self._by_digest[digest].append(path)
             if found := OF_CHECKPOINT.match(path):
                 self._by_checkpoint[found[0]].append(path)
+                self._checkpoints_of[found[0].partition("/checkpoints/")[0]].add(found[0])
             # A run's folder carries its document's name, which is no reason to keep logs and old checkpoints in it.
             for short in () if path.startswith(("runs/", f"{OWNERS}/")) else SHORT.findall(path):
                 self._by_short[short].append(path)
@@ -134,9 +137,8 @@ class ReferenceGraph:
         if (folder := self._checkpoint_folder(path)) in self._by_checkpoint:
             yield from self._by_checkpoint[folder]
             return
-        run = path.rpartition("/")[0]
-        for folder, files in self._by_checkpoint.items():
-            yield from files if folder.startswith(f"{run}/checkpoints/") else ()
+        for each in self._checkpoints_of[path.rpartition("/")[0]]:
+            yield from self._by_checkpoint[each]
 
     def _checkpoint_folder(self, path: str) -> str:
         """Of the checkpoint that a document describes, or a run's result names; empty where it cannot be read."""

@@ -258,8 +258,8 @@ class _Search:
             else:
                 trial.result, trial.figures[step] = result, result.score.figure
                 # A finished run's model may be an earlier checkpoint than its last: the end is no rung.
-                if to_step is not None and result.trained_step > step:
-                    trial.later[step] = result.trained_step
+                if to_step is not None and result.model_step > step:
+                    trial.later[step] = result.model_step
         return [result.trial.number for result in ranked if result.score is not None]
 
     def _trained(self, planned: Sequence[PlannedTrial], to_step: int | None) -> list[TrialResult]:

@@ -69,6 +69,8 @@ class TrialResult:
     """Of the rung that it has come to, or of its end once it is scored."""
     trained_step: int = 0
     """The furthest step of its run by then."""
+    model_step: int = 0
+    """Of its checkpoint, which may be an earlier one: the best; or a later one, where the rung's own was gone."""
     is_finished: bool = False
     """Whether its run had no step left to make by then."""
     score: TrialScore | None = None

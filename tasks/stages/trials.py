@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 from headway.data_contracts.store import stages
-from headway.data_contracts.store.documents import Document, Link, RunSpec
+from headway.data_contracts.store.documents import CheckpointManifest, Document, Link, RunSpec
 from headway.data_contracts.store.errors import HeadwayError, IntegrityError, RunBusy, RunStopped
 from headway.tasks.core.candidate import read_candidate, require_files
 from headway.tasks.core.context import RunContext
@@ -171,7 +171,13 @@ def _trained(
         exclusive=True,
     )
     rung = context.workspace.load(link, Rung)
-    return replace(result, checkpoint=rung.checkpoint, trained_step=rung.trained_step, is_finished=rung.is_finished)
+    return replace(
+        result,
+        checkpoint=rung.checkpoint,
+        trained_step=rung.trained_step,
+        model_step=context.workspace.load(rung.checkpoint, CheckpointManifest).step,
+        is_finished=rung.is_finished,
+    )
 
 
 def _rung_inputs(each: PlannedTrial, step: int) -> dict[str, Any]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from array import array
 from collections.abc import Iterable
-from typing import Self
+from typing import Any, Self
 
 from headway.data_contracts.store.documents import Frozen
 from headway.training.observe.ledger import Event
 
 PARTS = ("data", "forward", "backward", "sync", "staging", "optimizer")
+
+
+def finite(value: Any) -> float | None:
+    """None: it is no number, or none that can be counted with."""
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 class Percentiles(Frozen):
@@ -113,13 +119,15 @@ class _Figures:
         for part, values in self._parts_s.items():
             values.append(float(step.get(f"{part}_s") or 0.0))
         for name, found in (("mfu", self._mfus), ("grad_norm", self._norms)):
-            if step.get(name) is not None:
-                found.append(float(step[name]))
+            if (value := finite(step.get(name))) is not None:
+                found.append(value)
         self._num_tokens += int(step.get("tokens") or 0)
         self._sent_bytes += int(step.get("sent_bytes") or 0)
         self._peak_memory_bytes = max(self._peak_memory_bytes, int(step.get("memory_bytes") or 0))
-        self._loss = float(step["loss"]) if step.get("loss") is not None else self._loss
-        self._noise_scale = step.get("gradient_noise_scale", self._noise_scale)
+        loss = finite(step.get("loss"))
+        self._loss = self._loss if loss is None else loss
+        # What is not known any more is not what it was.
+        self._noise_scale = finite(step.get("gradient_noise_scale"))
         for kind, cost in (step.get("traffic") or {}).items():
             total = self._traffic.setdefault(kind, dict.fromkeys(TrafficSummary.model_fields, 0))
             for name in total:

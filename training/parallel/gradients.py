@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.training.config.training_spec import DEFAULT_BUCKET_BYTES
+from headway.training.config.training_spec import DEFAULT_BUCKET_BYTES, TrainingSpec
 from headway.training.ranks.communication import Collectives, tree_exchange
 
 NORM_ELEMENTS = 1 << 12
@@ -229,9 +229,12 @@ def _add_row_squares(squares: Tensor, gradient: Tensor, place: int) -> None:
         squares[place : place + len(rows)] += norms.double().square()
 
 
-def is_measured(step: int, num_replicas: int) -> bool:
-    """Whether the norm of the first replica's gradient is taken in a step, counted from 0: alike on every rank."""
-    return num_replicas > 1 and (step + 1) % MEASURED_EVERY_STEPS == 0
+def is_measured(step: int, spec: TrainingSpec) -> bool:
+    """Whether the norm of the first replica's gradient is taken in a step, counted from 0: alike on every rank.
+
+    Not where datasets are mixed: their schedule repeats, and may give that replica other shares than the batch has.
+    """
+    return not spec.order.mix and spec.num_replicas > 1 and (step + 1) % MEASURED_EVERY_STEPS == 0
 
 
 class RowSquares:

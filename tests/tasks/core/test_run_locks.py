@@ -147,3 +147,17 @@ def test_a_pipe_in_the_place_of_the_lock_is_nobodys_and_cannot_be_held(tmp_path)
     assert owner_of(tmp_path) is None
     with pytest.raises(EnvironmentProblem, match="a pipe, not a file"), owning(tmp_path):
         pass
+
+
+def test_two_that_each_hold_what_the_other_waits_for_do_not_wait_for_ever(context: RunContext) -> None:
+    holder, searching = other(context), dataclasses.replace(other(context), wait_s=60.0)
+    assert lock_run(holder)
+    with holder.owned.held, searching.owned.held:
+        context.at.run = "b" * 16
+        assert lock_run(searching)
+        context.at.run = RUN
+        with pytest.raises(RunBusy) as busy:
+            lock_run(searching)
+        with pytest.raises(RunBusy, match="another process trains this run") as refused:
+            run_locks.wait_for_other(searching, busy.value)
+    assert "waits for none" in refused.value.advice

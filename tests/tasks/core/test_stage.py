@@ -117,6 +117,16 @@ def test_a_record_whose_document_was_exchanged_by_hand_for_an_intact_one_is_made
     assert len(stage.damaged()) == 1 and stage.run() == 2
 
 
+def test_what_an_earlier_headway_wrote_down_without_a_digest_still_counts(stage: Stage, paths) -> None:
+    stage.run()
+    value = json.loads(paths["record"].read_bytes())
+    del value["sha256"]
+    paths["record"].write_bytes(canonical_json({**value, "format_version": 1}))
+    assert stage.run() == 1 and not stage.damaged()
+    paths["record"].write_bytes(canonical_json(value))
+    assert stage.run() == 2, "of today's form, without its digest"
+
+
 def test_what_is_cleaned_away_while_it_is_found_is_made_again(stage: Stage, paths, monkeypatch) -> None:
     stage.run()
     real = stages.find

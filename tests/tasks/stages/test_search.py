@@ -112,7 +112,12 @@ class Machine:
                 )
                 trained = self.arrived.setdefault((number, at or 540), self.reached[number])
                 each = replace(
-                    each, checkpoint=link, trained_step=trained, is_finished=trained >= self.ends_at, score=score
+                    each,
+                    checkpoint=link,
+                    trained_step=trained,
+                    model_step=trained,
+                    is_finished=trained >= self.ends_at,
+                    score=score,
                 )
             scored.append(each)
         return sorted(scored, key=module.place)

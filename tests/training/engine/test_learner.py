@@ -10,6 +10,7 @@ from torch import nn
 from headway.data_contracts.store.errors import IntegrityError
 from headway.training.checkpoint.proof import proof_loss
 from headway.training.config.optimizer import EmaSpec
+from headway.training.config.order_spec import MixedDataset
 from headway.training.config.shards import TRAIN
 from headway.training.data.load.device_copy import to_tensors
 from headway.training.data.load.shard_reader import ShardReader
@@ -84,6 +85,38 @@ def test_the_norm_of_the_first_replica_is_taken_now_and_then_and_makes_the_noise
     again = make(documents)
     again.load(learner.tensors(), learner.scalars())
     assert again.noise_scale == learner.noise_scale
+
+
+@pytest.mark.parametrize(("precision", "within"), [("fp32", 1e-4), ("fp16", 0.2)])
+def test_noise_is_of_gradients_before_clipping_and_without_the_loss_scale(documents, reader, precision, within):
+    optimizer = documents.training.optimizer.model_copy(update={"gradient_clip": 1e-6})
+    learner, spec = make(documents, precision=precision, optimizer=optimizer), documents.training
+    step = MEASURED_EVERY_STEPS - 1
+    produce = RankBatches(reader, spec, share=learner.share, device=CPU)
+    batches, parameters = list(produce(step)), list(learner.model.parameters())
+
+    def gradients(batch):
+        return torch.autograd.grad(documents.recipe().losses(learner.model, batch).nats.sum(), parameters)
+
+    by_replica = [gradients(batch) for batch in batches]
+    whole = [sum(each) for each in zip(*by_replica, strict=True)]
+    few, many = spec.micro_batch_sequences, spec.global_batch_sequences
+    small = sum(float(each.square().sum()) for each in by_replica[0]) / few**2
+    large = sum(float(each.square().sum()) for each in whole) / many**2
+
+    sums = learner.exchange(learner.backward(step, produce(step)), stop=False)
+    learner.update(step, sums, learner.gradient_norm(sums))
+    variance = (small - large) / (1 / few - 1 / many)
+    assert learner.scalars()["gradient_noise_variance"] == pytest.approx(variance, rel=within)
+    signal = (many * large - few * small) / (many - few)
+    assert learner.scalars()["gradient_noise_signal"] == pytest.approx(signal, rel=within, abs=within * large)
+
+
+def test_where_datasets_are_mixed_one_replica_is_no_sample_of_the_batch(documents, reader):
+    order = documents.training.order.model_copy(update={"mix": (MixedDataset(manifest="0" * 64),)})
+    learner = make(documents, order=order)
+    sums = one_step(learner, documents, reader, MEASURED_EVERY_STEPS - 1)
+    assert sums.replica_square is None
 
 
 def test_without_replicas_there_is_nothing_to_compare(documents, reader):

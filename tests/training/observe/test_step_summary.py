@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 
 import pytest
@@ -50,10 +51,19 @@ def test_utilisation_is_the_median_where_a_peak_is_known():
     assert summary.mfu == 0.4 and "MFU 40.0 %" in summary.line()
 
 
-def test_the_gradient_noise_scale_is_that_of_the_last_step_that_has_one():
-    summary = summarise_steps([step(0.1, gradient_noise_scale=3.0), step(0.1, gradient_noise_scale=1234.5), step(0.1)])
+def test_the_gradient_noise_scale_is_that_of_the_last_step_and_none_once_noise_hides_the_gradient():
+    known = [step(0.1, gradient_noise_scale=3.0), step(0.1, gradient_noise_scale=1234.5)]
+    summary = summarise_steps(known)
+    assert summarise_steps([*known, step(0.1)]).gradient_noise_scale is None
     assert summary.gradient_noise_scale == 1234.5 and summary.line().endswith("; gradient noise scale 1.23e+03 rows")
     assert "noise" not in summarise_steps([step(0.1)]).line()
+
+
+@pytest.mark.parametrize("written", [math.nan, math.inf, "nan", "many", None, [1.0]])
+def test_a_figure_that_is_no_number_is_none(written):
+    figures = {"loss": written, "mfu": written, "grad_norm": written, "gradient_noise_scale": written}
+    summary = summarise_steps([step(0.1) | figures])
+    assert (summary.mfu, summary.grad_norm, summary.gradient_noise_scale) == (None, None, None)
 
 
 def test_of_a_million_steps_none_is_kept_as_an_object():
