@@ -80,8 +80,8 @@ def next_round(
     assert spec.draws is not None  # as the spec has it
     outcomes = [record.outcome for record in records] if number else earlier
     asked = islice(_asked(spec, number, outcomes, max_steps), ASKED_PER_TRIAL[spec.method] * spec.draws)
-    asked = asked if number else chain([earlier[0].settings], asked)
-    proposed = islice(_trainable(spec, training, asked, settle), WANTED_PER_TRIAL * spec.draws)
+    first = [] if number else [earlier[0].settings]
+    proposed = islice(_trainable(spec, training, chain(first, asked), settle), WANTED_PER_TRIAL * spec.draws)
     wanted = chain(proposed, _trainable(spec, training, _redrawn(spec, training, number), settle))
     return numbered(training, wanted, [record.trial for record in records], at_most=spec.draws, settle=settle)
 
