@@ -15,12 +15,13 @@ from pydantic import BaseModel, model_validator
 
 from headway.data_contracts.store.errors import RunBusy, StopReason
 from headway.flows.accounts.data_figures import VERDICTS, DataFigures
-from headway.flows.accounts.figures import Amount, Count, Moment, Step, Text, TrainingFigures, finite
+from headway.flows.accounts.figures import Amount, Count, Moment, Step, Text, TrainingFigures
 from headway.flows.accounts.goodput import Goodput, goodput_of, goodput_of_trials
 from headway.flows.accounts.traces import COLUMNS, AttemptTrace, FlowTrace
 from headway.training.launch.base.retry_budget import OWNER_WAS_LOST
 from headway.training.observe.ledger import Event
 from headway.training.observe.ledger_lines import LARGEST
+from headway.training.observe.step_summary import finite
 
 FORMAT_VERSION = 1
 STANDARD = "standard"

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.flows.accounts.figures import TrainingFigures, finite
+from headway.flows.accounts.figures import TrainingFigures
 from headway.training.launch.base.gang import attempt_folder
 from headway.training.launch.base.protocol import AttemptFiles
 from headway.training.launch.base.retry_budget import AttemptRecord

@@ -59,7 +59,7 @@ def wait_for_other(context: RunContext, busy: RunBusy) -> None:
         raise RunBusy(
             busy.what,
             where=busy.where,
-            advice="A search with trials of its own waits for none. The same command continues once that one has ended.",
+            advice="A search with trials of its own waits for none. The same command continues once that has ended.",
         ) from busy
     context.devices.release()  # whoever works on the run may need them
     run_dir = context.workspace.local_path(f"runs/{context.at.run}")
