@@ -20,7 +20,7 @@ from headway.training.launch.base.gang import attempt_folder
 from headway.training.launch.base.protocol import AttemptFiles
 from headway.training.launch.base.retry_budget import AttemptRecord
 from headway.training.observe.ledger import Event, SpoolTail, event_end_unix_s
-from headway.training.observe.step_summary import PARTS
+from headway.training.observe.step_summary import PARTS, finite
 
 REGISTERED = "stage.register"
 NAMED = "run.named"
