@@ -11,7 +11,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -98,7 +98,12 @@ class BoundSpending:
     @property
     def usd_per_s(self) -> float:
         """While the devices are held."""
-        return self.devices * usd_per_device_s(self.prices, self.kind)
+        return self.devices * self._device_usd
+
+    @property
+    def _device_usd(self) -> float:
+        """Of one, for a second."""
+        return usd_per_device_s(self.prices, self.kind)
 
     def left(self, run: str, *, is_exact: bool = False) -> Left:
         """What may still be spent for a run.
@@ -154,13 +159,20 @@ class BoundSpending:
         account = account_so_far(self.workspace, self.flow_run) if self.flow_run else None
         if account is None:
             return 0.0
-        paid_s = sum(max(seconds, 0.0) for state, seconds in account.goodput.parts_s.items() if state not in UNPAID)
+        goodput = account.goodput
+        own_usd, held_usd = _paid(goodput.parts_s) * self.usd_per_s, _paid(goodput.parts_device_s) * self._device_usd
         # What came since the last event is no more than a moment of the present one.
-        return (paid_s + max(time.time() - account.goodput.end_unix_s, 0.0)) * self.usd_per_s
+        now_usd = max(time.time() - goodput.end_unix_s, 0.0) * self.usd_per_s
+        # Of trials side by side each holds its own; before an attempt the account knows of one device.
+        return max(own_usd, held_usd) + now_usd
 
     def _raise(self, left: Left) -> str:
         month = " or wait for the next month" if left.bound.startswith("usd_per_month") else ""
         return f"Raise `cost_bound.{left.bound.partition(':')[0]}` in the pipeline file{month}."
+
+
+def _paid(parts_s: Mapping[State, float]) -> float:
+    return sum(max(seconds, 0.0) for state, seconds in parts_s.items() if state not in UNPAID)
 
 
 def month_of(unix_s: float) -> str:

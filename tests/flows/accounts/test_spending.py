@@ -6,6 +6,7 @@ import datetime
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -117,6 +118,18 @@ def test_what_this_flow_run_takes_is_spent_and_its_waits_are_not(life: Life) -> 
     assert own.left(RUN, is_exact=True).usd == pytest.approx(0.50 - 0.02 * 10)
     own.spec = CostBoundSpec(usd_per_run=1.35)
     own.require("evaluation", RUN)
+
+
+def test_each_of_several_trials_at_once_spends_what_its_own_devices_cost(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goodput = SimpleNamespace(parts_s={"productive": 10.0}, parts_device_s={"productive": 40.0, "queue": 99.0})
+    goodput.end_unix_s = NOW_S
+    monkeypatch.setattr(spending, "account_so_far", lambda *_: SimpleNamespace(goodput=goodput))
+    own = bound(life, usd_per_month=5.0)
+    before_usd, own.flow_run = own.left(RUN, is_exact=True).usd, "now"
+    goodput.parts_device_s["productive"] = 60.0
+    assert own.left(RUN, is_exact=True).usd == pytest.approx(before_usd - 60 * 0.01)
 
 
 def test_what_comes_after_a_registration_is_another_life_of_the_run(life: Life) -> None:
