@@ -136,7 +136,7 @@ def test_the_schedule_creates_runs(deployed: Any) -> None:
 def test_the_form_asks_for_one_model_with_a_title_and_a_description_for_every_field(deployed: Any) -> None:
     schema = deployed.api("deployments/name/retrain/stdlib-lm")["parameter_openapi_schema"]
     fields = schema["definitions"]["RetrainRequest"]["properties"]
-    bounds = ["in_window", "stop_at", "stop_because", "stop_at_step", "wait_s"]
+    bounds = ["in_window", "stop_at", "stop_because", "wait_s", "stop_at_step"]
     assert fields["stop_because"]["default"] == "requested", "a form presets no reason that is a window's"
     resumed = ["run", "from_step"]
     assert list(fields) == ["pipeline", "workspace", "may_promote", "may_register", "note", *bounds, *resumed]
