@@ -135,7 +135,8 @@ class Tuner:
                 self._report(f"ranks {worlds[index]}, round {number + 1} of {self._rounds}: {step_ms:.2f} ms a step")
         self._num_parameters = rounds[0][0].num_parameters
         ran = [index for index in range(len(worlds)) if index not in failed]
-        worlds, names, rounds = ([each[index] for index in ran] for each in (worlds, names, rounds))
+        worlds, names = [worlds[index] for index in ran], [names[index] for index in ran]
+        rounds = [rounds[index] for index in ran]
         measured = [
             Measured(
                 shown=_ranks(world),
@@ -243,7 +244,8 @@ class Tuner:
         return self._chosen(title, measured, answer.trials, "", failed=failed)
 
     def _in_turn(self, name: str, others: Sequence[int], *, rounds: int) -> TuningAnswer:
-        settings: list[Settings] = [{}, *({name: each} for each in others)]
+        changed: list[Settings] = [{name: each} for each in others]
+        settings: list[Settings] = [{}, *changed]
         trials = tuple(self._trial(self._with(each)) for each in settings)
         return self._gang(self._best, trials, rounds=rounds)
 

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import RunBusy, TrainingFailed
 from headway.flows.config.pipeline_spec import PipelineSpec, load_pipeline
+from headway.flows.config.request import TuneRequest
 from headway.flows.tune import measuring
 from headway.flows.tune.measuring import Tuner, working_folder
 from headway.training.programs.tuning_request import TrialTimes, TuningAnswer, TuningTrial
@@ -33,6 +35,13 @@ def test_what_a_killed_tune_left_is_in_nobodys_way(tmp_path: Path) -> None:
     (folder / "001").mkdir(parents=True)
     with working_folder(folder):
         assert not list(folder.iterdir())
+
+
+def test_the_command_that_asks_again_keeps_the_rounds(project: Path) -> None:
+    request = TuneRequest(pipeline="tiny.yaml", rounds=9)
+    assert "--rounds 9" in request.command
+    with pytest.raises(ValidationError):
+        TuneRequest(pipeline="tiny.yaml", rounds=51)
 
 
 class Scripted(Tuner):
