@@ -14,6 +14,7 @@ from headway.flows.config.pipeline_file import pipeline_file
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.preflight import check_contract
 from headway.flows.config.request import RetrainRequest
+from headway.flows.config.tuned import for_run
 from headway.flows.console.prefect_settings import keeps_records
 from headway.flows.prefect_api.champion_event import emit_champion_event
 from headway.flows.report.summary import RetrainSummary, summarise
@@ -41,9 +42,10 @@ def run_stages(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest)
         return resume(run, pipeline, request)
     # Before newer data: where they change daily, no run would ever come to its end.
     if request.in_window and (cut := cut_run(run)) is not None:
-        training = continue_run(run, pipeline.training, pipeline.launch, cut, tracking_uri(run, pipeline.registry))
+        then = for_run(pipeline, pipeline_file(request.pipeline).spec, run.workspace, cut)
+        training = continue_run(run, then.training, then.launch, cut, tracking_uri(run, pipeline.registry))
         started_unix_s = started_at(run, cut)
-        evaluate_and_register(run, pipeline, training)
+        evaluate_and_register(run, then, training)
         finish(run, started_unix_s)
         run.devices.release()  # sharding needs none
     # A command has checked this already; a run of a form, schedule or trigger has not.
@@ -106,6 +108,7 @@ def resume(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest) -> 
         rewind_run(run, link, request.from_step, why=request.note)
     # Only now: a rewind that is refused leaves the pipeline at the run it was at.
     start(run, link.sha256)
+    pipeline = for_run(pipeline, pipeline_file(request.pipeline).spec, run.workspace, link)
     training = continue_run(run, pipeline.training, pipeline.launch, link, tracking_uri(run, pipeline.registry))
     evaluation, outcome = evaluate_and_register(run, pipeline, training)
     finish(run, run.started_unix_s)

@@ -164,8 +164,8 @@ class ComparisonRequest(TrainingRequest):
 class TuneRequest(TrainingRequest):
     """Measure settings of one pipeline that move no bit."""
 
-    rounds: int = Field(default=5, ge=3, title="Rounds", description="How often each value takes its turn.")
+    rounds: int = Field(default=5, ge=3, le=50, title="Rounds", description="How often each value takes its turn.")
 
     @property
     def command(self) -> str:
-        return tune_command(self.pipeline, self.workspace)
+        return tune_command(self.pipeline, self.workspace, f"--rounds {self.rounds}")

@@ -36,9 +36,9 @@ def trials_command(pipeline: str, workspace: str, *options: str) -> str:
     return " ".join([f"{command_name()} trials {shlex.quote(pipeline)}{workspace_option(workspace)}", *options])
 
 
-def tune_command(pipeline: str, workspace: str) -> str:
+def tune_command(pipeline: str, workspace: str, *options: str) -> str:
     """Measures what moves no bit; one that was stopped begins again."""
-    return f"{command_name()} tune {shlex.quote(pipeline)}{workspace_option(workspace)}"
+    return " ".join([f"{command_name()} tune {shlex.quote(pipeline)}{workspace_option(workspace)}", *options])
 
 
 def resume_command(run: str, pipeline: str, workspace: str, *options: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import shutil
 import statistics
 import time
@@ -10,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from headway.data_contracts.store.documents import Link, RunSpec
-from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.errors import ConfigError, RunBusy, TrainingFailed
+from headway.data_contracts.store.plain_text import one_line
 from headway.flows.config.pipeline_spec import PipelineSpec
-from headway.flows.config.tuned import is_explicit, shown, with_settings
+from headway.flows.config.tuned import is_explicit, says_when_to_save, shown, why_ranks_stay, with_settings
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import gang_for
 from headway.tasks.stages.launch import describe_run, num_training_rows
@@ -20,12 +23,13 @@ from headway.tasks.tuning import record
 from headway.tasks.tuning.choice import FailureRecord, Measured, Settings, choose, choose_interval
 from headway.tasks.tuning.machine import machine_here
 from headway.tasks.tuning.record import TunedSetting, Tuning
+from headway.tasks.tuning.taken import INTERVAL_KEYS
 from headway.training.config.execution import ExecutionSpec
 from headway.training.config.training_spec import can_share
 from headway.training.frozen.code_archive import freeze_code
 from headway.training.launch.base.gang import for_stepless_work
 from headway.training.launch.base.retry_budget import AttemptRecords
-from headway.training.launch.base.run_lock import owning
+from headway.training.launch.base.run_lock import locked
 from headway.training.launch.supervise.supervisor import supervise
 from headway.training.programs.tuning_request import (
     ANSWER_NAME,
@@ -44,6 +48,7 @@ LEAST_WAIT = 0.02
 """Of a step, for its batch: a loader that keeps nobody waiting longer cannot win as much as is asked of a setting."""
 NUM_SAVES = 6
 DAY_S = 86400.0
+MAX_FAILURE_CHARS = 200
 EXPLICIT = "the pipeline file says it"
 
 
@@ -88,13 +93,9 @@ class Tuner:
         """
         started_s = time.monotonic()
         self._folder = self._context.workspace.local_path(f"{record.FOLDER}/work-{self._pipeline.pipeline}")
-        self._folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with owning(self._folder, self._pipeline.pipeline):
-                settings = [self._ranks(), *self._exchange(), *self._loader()]
-                interval, stalls_s, durable_s, failures = self._checkpoints()
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        with working_folder(self._folder):
+            settings = [self._ranks(), *self._exchange(), *self._loader()]
+            interval, stalls_s, durable_s, failures = self._checkpoints()
         tuning = Tuning(
             pipeline=self._pipeline.pipeline,
             workload=record.workload(self._pipeline.training, self._pipeline.shards.encoder),
@@ -117,22 +118,41 @@ class Tuner:
         worlds, why = self._worlds()
         names = [self._world_settings(world) for world in worlds]
         rounds: list[list[TuningAnswer]] = [[] for _ in worlds]
+        failed: dict[int, str] = {}
         for number in range(self._rounds if len(worlds) > 1 else 1):
             for index in ((number + place) % len(worlds) for place in range(len(worlds))):
-                answer = self._gang(self._with(names[index]), (self._trial(),), rounds=1)
+                if index in failed:
+                    continue
+                try:
+                    answer = self._gang(self._with(names[index]), (self._trial(),), rounds=1)
+                except TrainingFailed as error:
+                    if not index:  # what retrains have now fails as they would
+                        raise
+                    failed[index] = self._failure(_ranks(worlds[index]), error)
+                    continue
                 rounds[index].append(answer)
                 step_ms = 1000 * answer.trials[0].step_s[0]
                 self._report(f"ranks {worlds[index]}, round {number + 1} of {self._rounds}: {step_ms:.2f} ms a step")
         self._num_parameters = rounds[0][0].num_parameters
+        ran = [index for index in range(len(worlds)) if index not in failed]
+        worlds, names = [worlds[index] for index in ran], [names[index] for index in ran]
+        rounds = [rounds[index] for index in ran]
         measured = [
             Measured(
-                shown=f"{world} rank{'s' if world > 1 else ''}",
+                shown=_ranks(world),
                 settings=settings,
                 rounds_s=tuple(answer.trials[0].step_s[0] for answer in answers),
             )
             for world, settings, answers in zip(worlds, names, rounds, strict=True)
         ]
-        chosen = self._chosen("ranks", measured, [answers[0].trials[0] for answers in rounds], why)
+        chosen = self._chosen(
+            "ranks",
+            measured,
+            [answers[0].trials[0] for answers in rounds],
+            why,
+            failed=tuple(failed.values()),
+            doublings=[math.log2(world / worlds[0]) for world in worlds],
+        )
         taken = next((index for index, each in enumerate(names) if each == chosen.taken), 0)
         self._step_s = measured[taken].median_s
         self._data_s = statistics.median(answer.trials[0].data_s[0] for answer in rounds[taken])
@@ -140,14 +160,9 @@ class Tuner:
 
     def _worlds(self) -> tuple[list[int], str]:
         """The number of ranks that there is, then others to try; and why there are none."""
-        launch, parallel, machine = self._pipeline.launch, self._training.parallel, machine_here()
-        now = launch.world_size
-        if is_explicit(self._pipeline, "launch.nodes") and is_explicit(self._pipeline, "launch.ranks_per_node"):
-            return [now], EXPLICIT
-        if parallel.mode != "exact" or parallel.shard != 1:
-            return [now], "the number of ranks decides bits here"
-        if self._pipeline.occupies or launch.min_nodes is not None:
-            return [now], "the pipeline file says what its ranks occupy, or how few may go on"
+        now, machine = self._pipeline.launch.world_size, machine_here()
+        if why := why_ranks_stay(self._pipeline):
+            return [now], why
         most = machine.num_gpus or max(1, machine.num_cores // self._training.num_threads)
         worlds = [
             world
@@ -211,35 +226,75 @@ class Tuner:
         self, title: str, name: str, now: int, others: Sequence[int], words: Callable[[int], str]
     ) -> TunedSetting:
         """One key's values, in turn in one gang."""
+        failed: tuple[str, ...] = ()
+        try:
+            answer = self._in_turn(name, others, rounds=self._rounds)
+        except TrainingFailed:
+            # Which it was shows one by one; if it was none of them, the last trials fail in the same way.
+            others, failed = self._that_run(name, others, words)
+            answer = self._in_turn(name, others, rounds=self._rounds)
         changed: list[Settings] = [{name: each} for each in others]
         settings: list[Settings] = [{}, *changed]
-        trials = tuple(self._trial(self._with(each)) for each in settings)
-        answer = self._gang(self._best, trials, rounds=self._rounds)
         measured = [
             Measured(shown=words(value), settings=each, rounds_s=times.step_s)
             for value, each, times in zip((now, *others), settings, answer.trials, strict=True)
         ]
         for each in measured:
             self._report(f"{title} {each.shown}: {1000 * each.median_s:.2f} ms a step, {self._rounds} rounds")
-        return self._chosen(title, measured, answer.trials, "")
+        return self._chosen(title, measured, answer.trials, "", failed=failed)
 
-    def _chosen(self, title: str, measured: Sequence[Measured], times: Sequence[TrialTimes], why: str) -> TunedSetting:
+    def _in_turn(self, name: str, others: Sequence[int], *, rounds: int) -> TuningAnswer:
+        changed: list[Settings] = [{name: each} for each in others]
+        settings: list[Settings] = [{}, *changed]
+        trials = tuple(self._trial(self._with(each)) for each in settings)
+        return self._gang(self._best, trials, rounds=rounds)
+
+    def _that_run(
+        self, name: str, others: Sequence[int], words: Callable[[int], str]
+    ) -> tuple[list[int], tuple[str, ...]]:
+        """Those of the values that steps can be made with, and what there is to say of the rest."""
+        running, failed = list[int](), list[str]()
+        for each in others:
+            try:
+                self._in_turn(name, [each], rounds=1)
+            except TrainingFailed as error:
+                failed.append(self._failure(words(each), error))
+            else:
+                running.append(each)
+        return running, tuple(failed)
+
+    def _failure(self, value: str, error: TrainingFailed) -> str:
+        message = f"{value} could not run: {one_line(error.what, MAX_FAILURE_CHARS)}"
+        self._report(message)
+        return message
+
+    def _chosen(
+        self,
+        title: str,
+        measured: Sequence[Measured],
+        times: Sequence[TrialTimes],
+        why: str,
+        *,
+        failed: tuple[str, ...] = (),
+        doublings: Sequence[float] = (),
+    ) -> TunedSetting:
         self._digest = self._digest or times[0].tensors_sha256
         # What moves a bit is out, whatever it wins, and whatever ought to be.
-        kept = [each for each, made in zip(measured, times, strict=True) if made.tensors_sha256 == self._digest]
+        same = [place for place, made in enumerate(times) if made.tensors_sha256 == self._digest]
+        kept = [measured[place] for place in same]
         moved = tuple(each.shown for each in measured if each not in kept)
-        common: dict[str, Any] = {"name": title, "measured": tuple(measured), "moved_bits": moved}
+        common: dict[str, Any] = {"name": title, "measured": tuple(measured), "moved_bits": moved, "failed": failed}
         if measured[0] not in kept:
             return TunedSetting(**common, why="it came to other bits than the trials before")
-        choice = choose(kept)
+        choice = choose(kept, [doublings[place] for place in same] if doublings else ())
         taken = kept[choice.place].settings
         self._best = self._with(taken)
         return TunedSetting(**common, taken=taken, why=why or choice.why)
 
     def _checkpoints(self) -> tuple[TunedSetting, tuple[float, ...], float | None, FailureRecord]:
-        title, names = "save interval", ("training.checkpoints.every_steps", "training.checkpoints.every_s")
+        title, names = "save interval", INTERVAL_KEYS
         failures = failures_seen(self._context.workspace.local_root)
-        if any(is_explicit(self._pipeline, name) for name in names):
+        if says_when_to_save(self._pipeline):
             return TunedSetting(name=title, why=EXPLICIT), (), None, failures
         answer = self._gang(self._best, (self._trial(self._best),), rounds=1, num_saves=NUM_SAVES)
         step_s, durable_s = answer.trials[0].step_s[0], statistics.median(answer.durable_s)
@@ -274,7 +329,10 @@ class Tuner:
         request = TuningRequest(trials=trials, rounds=rounds, num_steps=self._num_steps or None, num_saves=num_saves)
         (folder / REQUEST_NAME).write_text(request.model_dump_json())
         # On this machine a node is no more than an agent: one has all ranks.
-        launch = pipeline.launch.model_copy(update={"nodes": 1, "ranks_per_node": pipeline.launch.world_size})
+        # One attempt: what fails once is no setting to take, and is not worth the wait before another.
+        launch = pipeline.launch.model_copy(
+            update={"nodes": 1, "ranks_per_node": pipeline.launch.world_size, "min_nodes": None, "max_attempts": 1}
+        )
         execution = ExecutionSpec.of(pipeline.training)
         gang = gang_for(
             self._context,
@@ -298,6 +356,36 @@ class Tuner:
 
     def _report(self, message: str) -> None:
         self._context.ledger.event("tune.measured", message=message)
+
+
+def _ranks(world: int) -> str:
+    return f"{world} rank{'s' if world > 1 else ''}"
+
+
+@contextlib.contextmanager
+def working_folder(folder: Path) -> Iterator[None]:
+    """An empty folder, this process's alone, which goes with the body.
+
+    Raises:
+        RunBusy: another process tunes the pipeline here.
+    """
+
+    def busy(owner: str) -> RunBusy:
+        return RunBusy(
+            f"another process tunes this pipeline already ({owner}).",
+            where=str(folder),
+            advice="Wait until it has ended, and ask again.",
+        )
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the folder: whoever is refused, and whoever tidies up, leaves it to its holder.
+    with locked(folder.with_name(f"{folder.name}.lock"), busy):
+        shutil.rmtree(folder, ignore_errors=True)  # what a killed one left
+        folder.mkdir()
+        try:
+            yield
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def failures_seen(local_root: Path) -> FailureRecord:

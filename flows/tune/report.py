@@ -28,6 +28,8 @@ def print_tuning(tuning: Tuning) -> None:
     print_table(console, table)
     for setting in tuning.settings:
         console.print(f"{setting.name:<14} {_verdict(setting)}")
+        for failure in setting.failed:
+            console.print(f"{'':<14} {failure}")
     moved = [f"{setting.name} {value}" for setting in tuning.settings for value in setting.moved_bits]
     same = f"came to the same bits, {tuning.tensors_sha256[:16]}"
     out = f", but {', '.join(moved)}, which is out" if moved else ""

@@ -40,7 +40,8 @@ from headway.tasks.stages.scoring import run_evaluation
 from headway.tasks.stages.training_watch import TrainingWatch
 from headway.training.checkpoint.inexactness import inexactness
 from headway.training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, TensorDifference, directory_name, run_folder
-from headway.training.config.checkpoints import most_kept
+from headway.training.config.checkpoints import CheckpointSpec, most_kept
+from headway.training.config.execution import ExecutionSpec
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.engine.run_documents import mixed_manifests, training_spec
 from headway.training.evaluation.measures import metric_set_for
@@ -51,6 +52,9 @@ from headway.training.launch.base.run_lock import owning
 from headway.training.launch.supervise.supervisor import supervise
 from headway.training.observe.ledger import SpoolTail
 from headway.training.programs.evaluation import EvaluationRequest
+
+EXECUTION = ExecutionSpec(checkpoints=CheckpointSpec(every_steps=None, every_s=600.0, keep_last=2), profile=None)
+"""A run's document says nothing of saves. These are for resuming alone: seldom, and as few as can be."""
 
 
 class EnvironmentChange(Frozen):
@@ -138,7 +142,7 @@ def prepare(context: RunContext, registration: Link, launch: LaunchSpec, *, agai
     workspace = context.workspace
     document = workspace.load(registration, Registration)
     candidate = read_candidate(workspace, document.checkpoint)
-    run, training = candidate.run, training_spec(candidate.run)
+    run, training = candidate.run, EXECUTION.applied(training_spec(candidate.run))
     # Hours of training on an altered file would prove nothing: it is found before they begin.
     for file in _read_by(workspace, run, training):
         stages.check_file(workspace, file, context.digests)
@@ -190,6 +194,7 @@ def reproduce(context: RunContext, trial: ReproductionRun) -> Reproduction:
         folder,
         nodes=nodes,
         ranks_per_node=ranks_per_node,
+        execution=EXECUTION,
     )
     facts, shape = step_facts(context, run, trial.training), number_shape(context.workspace, run)
     watch = TrainingWatch(context, folder, facts, lambda _: None, shape=shape)
@@ -234,10 +239,7 @@ def _size_bytes(folder: Path) -> int:
 
 def _needed_bytes(candidate: Candidate, training: TrainingSpec) -> int:
     """What retention keeps, and one more that is being written."""
-    keeping, saved = training.checkpoints, None
-    if keeping.every_steps is not None and keeping.every_s is None:
-        saved = -(-training.max_steps // keeping.every_steps)
-    kept = most_kept(keeping, max_steps=training.max_steps, num_saved=saved, validation=training.validation)
+    kept = most_kept(training.checkpoints, max_steps=training.max_steps, num_saved=None, validation=training.validation)
     return kept * sum(file.size_bytes for file in candidate.manifest.files)
 
 

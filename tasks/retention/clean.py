@@ -21,6 +21,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.tasks.registry.file_lock import holding
 from headway.tasks.retention.reachability import (
     REPRODUCTIONS,
+    TUNING,
     LiveSet,
     RetentionPolicy,
     is_running,
@@ -37,8 +38,8 @@ CACHES = ("copies", "tables")
 """Folders on this machine of what can be fetched or made again, by file."""
 WORK = ("runs", "ledger")
 """On the local side of a remote workspace: work whose results are published, by folder."""
-TRIALS = (REPRODUCTIONS,)
-"""On this machine, whatever the workspace: work that nothing stands on, by folder."""
+TRIALS = (REPRODUCTIONS, TUNING)
+"""On this machine, whatever the workspace: work that nothing stands on, by folder. What was measured lies beside it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,7 +141,9 @@ def _here(workspace: Workspace, policy: RetentionPolicy) -> list[FileEntry]:
 def _by_folder(files: Iterable[FileEntry]) -> dict[str, list[FileEntry]]:
     folders: dict[str, list[FileEntry]] = defaultdict(list)
     for file in files:
-        folders["/".join(file.path.split("/")[:2])].append(file)
+        top, name, *inside = file.path.split("/")
+        if inside or top != TUNING:
+            folders[f"{top}/{name}"].append(file)
     return folders
 
 

@@ -48,7 +48,7 @@ KINDS = {
 }
 """Folders of the workspace that are cleaned, and what a person is told they hold. All others are let alone."""
 CHECKPOINTS, UNFINISHED = "checkpoints", "unfinished files"
-REPRODUCTIONS = "reproductions"
+REPRODUCTIONS, TUNING = "reproductions", "tuning"
 """The folder of versions that were trained again."""
 
 
@@ -144,6 +144,8 @@ def kind_of(path: str) -> str:
         return UNFINISHED
     if path.startswith(f"{REPRODUCTIONS}/"):
         return REPRODUCTIONS
+    if path.startswith(f"{TUNING}/"):
+        return "trials of a tuning"
     return CHECKPOINTS if OF_CHECKPOINT.match(path) else KINDS.get(path.partition("/")[0], "copies on this machine")
 
 

@@ -278,7 +278,8 @@ def _require_setting(name: str, where: str) -> None:
         raise ConfigError(
             f"`{parts[0]}` decides no bit of a model: trials that differ in it alone would be one run.",
             where=f"{where}.{name}",
-            advice="Leave it out; `headway tune` measures how often to save.",
+            advice="Leave it out"
+            + ("; `headway tune` measures how often to save." if parts[0] == "checkpoints" else "."),
         )
     for depth, part in enumerate(parts):
         known = keys_at(TrainingSpec, parts[:depth])

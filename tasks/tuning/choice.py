@@ -15,6 +15,8 @@ Settings = dict[str, Value]
 
 MIN_GAIN = 0.02
 """A smaller one is not worth another setting."""
+GAIN_PER_DOUBLING = 0.1
+"""Of ranks: cores and memory that others could have are not to be taken for less."""
 SHARE_THAT_COUNTS = 0.001
 """Of a run's time, by another interval of saves: less is not worth one, and is given for saving more often."""
 NODE_DAYS_A_FAILURE = 154.0
@@ -48,16 +50,19 @@ class Choice(NamedTuple):
     why: str
 
 
-def choose(measured: Sequence[Measured]) -> Choice:
+def choose(measured: Sequence[Measured], doublings: Sequence[float] = ()) -> Choice:
     """The fastest value, if it beats the default in every round, and by more than the spread of either.
 
     Args:
         measured: the default first; round by round in turn, so that rounds are pairs.
+        doublings: of what each value takes of the machine, against the default; none where values cost the same. Each
+            has to win `GAIN_PER_DOUBLING`, which decides between values as well.
     """
+    costs = [(1 - GAIN_PER_DOUBLING) ** -max(0.0, each) for each in doublings] or [1.0] * len(measured)
     default, *others = measured
     if not others:
         return Choice(0, "there is no other value to try")
-    index, best = min(enumerate(others, 1), key=lambda each: each[1].median_s)
+    index, best = min(enumerate(others, 1), key=lambda each: each[1].median_s * costs[each[0]])
     gain_s, spread_s = default.median_s - best.median_s, max(default.spread_s, best.spread_s)
     gain = f"{best.shown} is {100 * gain_s / default.median_s:.1f} % faster"
     if gain_s <= 0:
@@ -68,6 +73,8 @@ def choose(measured: Sequence[Measured]) -> Choice:
         return Choice(0, f"{gain}, but not in every round")
     if gain_s < MIN_GAIN * default.median_s:
         return Choice(0, f"{gain}, less than {100 * MIN_GAIN:g} %")
+    if best.median_s * costs[index] > default.median_s:
+        return Choice(0, f"{gain}, less than {100 * GAIN_PER_DOUBLING:g} % for each doubling")
     return Choice(index, f"{gain}; rounds spread by {100 * spread_s / default.median_s:.1f} %")
 
 

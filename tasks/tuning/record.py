@@ -6,15 +6,19 @@ from pydantic import Field, ValidationError
 
 from headway.data_contracts.store.digests import sha256_of
 from headway.data_contracts.store.documents import Frozen
+from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.strict_json import parse_json
 from headway.tasks.tuning.choice import FailureRecord, Measured, Settings
 from headway.tasks.tuning.machine import Machine
+from headway.tasks.tuning.taken import Taken
 from headway.training.config.encoder_specs import EncoderSpec
 from headway.training.config.training_spec import TrainingSpec
 
 FOLDER = "tuning"
 FORMAT_VERSION = 1
+LAST_UNIX_S = 253402300799.0
+"""The end of the year 9999, the last that a date can be shown of."""
 _MOVES_NO_TIME = ("max_steps", "max_epochs", "seed", "schedule", "guards", "validation", "start_from")
 
 
@@ -24,10 +28,12 @@ class TunedSetting(Frozen):
     name: str
     measured: tuple[Measured, ...] = ()
     """The value of before first."""
-    taken: Settings = Field(default_factory=dict)
+    taken: Taken = Field(default_factory=dict)
     """Empty: what was there stays."""
     moved_bits: tuple[str, ...] = ()
     """Values that came to other bits than the rest, and so are out."""
+    failed: tuple[str, ...] = ()
+    """Values that could not be trained with, and why."""
     why: str
     """What decided, or why nothing was measured."""
 
@@ -38,7 +44,7 @@ class Tuning(Frozen):
     workload: str
     """Digest of what a step does: the model, the batch, the arithmetic and the encoder."""
     machine: Machine
-    measured_unix_s: float
+    measured_unix_s: float = Field(ge=0, le=LAST_UNIX_S)
     took_s: float
     num_steps: int
     """Of each trial in each round."""
@@ -72,11 +78,23 @@ def keep(workspace: Workspace, tuning: Tuning) -> str:
 
 
 def read(workspace: Workspace, pipeline: str) -> Tuning | None:
-    """None: there is none that can be read. It moves no bit, so a damaged one stops nobody."""
+    """None: there is none.
+
+    Raises:
+        IntegrityError: there is one that cannot be used. It moves no bit, so it should stop nobody.
+    """
+    where = path_of(pipeline)
     try:
-        data = workspace.read_if_there(path_of(pipeline))
+        data = workspace.read_if_there(where)
         tuning = None if data is None else Tuning.model_validate(parse_json(data))
-    except (ValidationError, ValueError, OSError):
-        return None
-    is_its_own = tuning is not None and (tuning.format_version, tuning.pipeline) == (FORMAT_VERSION, pipeline)
-    return tuning if is_its_own else None
+    except (ValidationError, ValueError, OSError) as error:
+        raise unusable(where) from error
+    if tuning is not None and (tuning.format_version, tuning.pipeline) != (FORMAT_VERSION, pipeline):
+        raise unusable(where)
+    return tuning
+
+
+def unusable(where: str) -> IntegrityError:
+    return IntegrityError(
+        "no measurement that this Headway can use.", where=where, advice="`headway tune` measures anew."
+    )

@@ -62,6 +62,7 @@ def test_a_version_is_trained_again_to_the_same_bits_over_a_kill_and_nothing_kep
     attempts = sorted(project.workspace.glob("reproductions/*/attempts/*"))
     (restored,) = (event for event in project.rank_events(attempts[1]) if event["event"] == "restore")
     assert restored["step"] >= 20, "it went on from a checkpoint of its own"
+    assert not project.files("reproductions/*/checkpoints/step-00000100/*"), "it saves by time, not by steps"
     assert kept(project) == before
     assert command("verify", MODEL).returncode == 0
     wait_until(lambda: project.everybody() == [])

@@ -28,7 +28,8 @@ class ExecutionSpec(Frozen):
 
     def environment(self) -> dict[str, str]:
         """How a launch tells its ranks, whose arguments name the run alone."""
-        return {ENVIRONMENT_KEY: self.model_dump_json()}
+        # Ranks run the code that the run froze, which may not know a key that came later: only what is said goes.
+        return {ENVIRONMENT_KEY: self.model_dump_json(exclude_defaults=True)}
 
     def applied(self, training: TrainingSpec) -> TrainingSpec:
         return training.model_copy(update=dict(self))

@@ -149,7 +149,8 @@ class _Trials:
                 if learner.overflowed(sums, norm) or not math.isfinite(norm):
                     learner.discard()
                 else:
-                    learner.update(number, sums, norm)
+                    # Trials of saves may be longer than the run, past whose end a schedule says nothing.
+                    learner.update(min(number, self._training.max_steps - 1), sums, norm)
                 self._heartbeat()
                 return _Step(time.perf_counter() - begun_s, data_s)
 

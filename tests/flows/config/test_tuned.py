@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from headway.data_contracts.store.documents import Link, ShardManifest
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.pipeline_spec import PipelineSpec, load_pipeline
-from headway.flows.config.tuned import is_explicit, tuned
+from headway.flows.config.tuned import for_run, is_explicit, tuned, why_ranks_stay
 from headway.tasks.tuning import record
 from headway.tasks.tuning.machine import machine_here
 from headway.tasks.tuning.record import TunedSetting, Tuning, workload
+from headway.training.config.shards import ShardSpec
+from headway.training.config.training_spec import TrainingSpec
 
 RANKS = TunedSetting(name="ranks", taken={"launch.nodes": 1, "launch.ranks_per_node": 1}, why="")
 SAVES = TunedSetting(
@@ -110,15 +117,122 @@ def test_other_hardware_versions_or_work_leave_everything_as_it_is_and_say_why(
     assert tuned(longer, workspace).pipeline.launch.world_size == 1
 
 
-def test_a_document_that_is_damaged_or_impossible_stops_nobody(project: Path, workspace: Workspace) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"taken": {"launch.nodes": 3}},
+        {"taken": {"launch.nodes": 1.0}},
+        {"taken": {"launch.nodes": True}},
+        {"taken": {"launch.ranks_per_node": 10**9}},
+        {"taken": {"launch.hosts": 2}},
+        {"taken": {"launch.loader.no_such_key": 2}},
+        {"taken": {"training.seed": 3}},
+        {"taken": {"training.max_steps": 3}},
+        {"taken": {"training.bucket_bytes": 1}},
+        {"taken": {"training.bucket_bytes": 1 << 60}},
+        {"taken": {"launch.loader.prefetch_threads": -1}},
+        {"taken": {"launch.loader.prefetch_bytes": None}},
+        {"taken": {"training.checkpoints.every_s": 1e300}},
+        {"taken": {"training.checkpoints.every_steps": None}},
+        {"measured_unix_s": 1e20},
+        {"measured_unix_s": -1.0},
+        {"format_version": 2},
+        {"pipeline": "another"},
+        b"{",
+        b"[]",
+        b"[" * 100_000,
+        b'{"format_version": 2}',
+    ],
+    ids=lambda change: str(change)[:60],
+)
+def test_a_document_that_is_damaged_or_impossible_stops_nobody(
+    project: Path, workspace: Workspace, change: dict[str, Any] | bytes
+) -> None:
     asked = pipeline(project)
+    if isinstance(change, bytes):
+        data = change
+    else:
+        document = measured(asked).model_dump(mode="json") | {"settings": [{"name": "x", "why": "", "taken": {}}]}
+        document["settings"][0] |= {"taken": change["taken"]} if "taken" in change else {}
+        data = json.dumps(document | {name: value for name, value in change.items() if name != "taken"}).encode()
     path = workspace.local_path(record.path_of("tiny"))
-    for taken in ({"launch.nodes": 3}, {"training.bucket_bytes": 1}, {"launch.loader.prefetch_threads": -1}):
-        settings = (TunedSetting(name="x", taken=taken, why=""),)
-        record.keep(workspace, measured(asked).model_copy(update={"settings": settings}))
-        assert tuned(asked, workspace).pipeline is asked
-        assert "cannot have" in tuned(asked, workspace).message
-    for data in (b"{", b"[]", b'{"format_version": 2}'):
-        path.chmod(0o644)
-        path.write_bytes(data)
-        assert tuned(asked, workspace) == (asked, "")
+    path.parent.mkdir()
+    path.write_bytes(data)
+    made, message = tuned(asked, workspace)
+    assert made is asked
+    assert message.startswith("not taken: ") and message.isprintable(), message
+
+
+def test_what_it_says_of_a_machine_is_one_printable_line(project: Path, workspace: Workspace) -> None:
+    asked = pipeline(project)
+    made = measured(asked)
+    rude = {"host": "a\x1b[2Jb\n" * 1000, "processor": made.machine.processor}
+    record.keep(workspace, made.model_copy(update={"machine": made.machine.model_copy(update=rude)}))
+    _, message = tuned(asked, workspace)
+    assert "on a\\x1b[2Jb" in message and message.isprintable() and len(message) < 400
+    rude["processor"] = "\x1b[31m" * 1000
+    record.keep(workspace, made.model_copy(update={"machine": made.machine.model_copy(update=rude)}))
+    _, message = tuned(asked, workspace)
+    assert message.startswith("not taken: measured elsewhere: processor") and message.isprintable()
+    assert len(message) < 400
+
+
+@pytest.mark.parametrize("more", ["launch: {nodes: 2, min_nodes: 1}\n", "launch: {min_nodes: 1}\n"])
+def test_where_ranks_may_not_be_tuned_the_rest_is_taken(project: Path, workspace: Workspace, more: str) -> None:
+    asked = pipeline(project, more)
+    record.keep(workspace, measured(asked))
+    made, message = tuned(asked, workspace)
+    assert (made.launch, made.training.checkpoints.every_s) == (asked.launch, 90.0)
+    assert "launch" not in message and why_ranks_stay(asked)
+
+
+@pytest.mark.parametrize("keeps", ["keep_every_steps: 200", "keep_best: 2", "every_s: 5"])
+def test_what_is_said_of_which_checkpoints_are_kept_leaves_when_they_are_saved(
+    project: Path, workspace: Workspace, keeps: str
+) -> None:
+    file = project / "tiny.yaml"
+    file.write_text(file.read_text().replace("max_steps: 500", f"max_steps: 500, checkpoints: {{{keeps}}}"))
+    asked = load_pipeline(file)
+    record.keep(workspace, measured(asked))
+    made, _ = tuned(asked, workspace)
+    assert (made.launch.world_size, made.training.checkpoints) == (1, asked.training.checkpoints)
+
+
+def test_what_comes_of_it_still_knows_what_the_file_says(project: Path, workspace: Workspace) -> None:
+    asked = pipeline(project)
+    record.keep(workspace, measured(asked))
+    made, _ = tuned(asked, workspace)
+    assert is_explicit(made, "training.max_steps") and is_explicit(made, "launch.nodes")
+    assert not is_explicit(made, "training.seed") and not is_explicit(made, "launch.min_nodes")
+
+
+@dataclass
+class Described:
+    """A workspace that has one run, of this workload."""
+
+    training: TrainingSpec
+    shards: ShardSpec
+
+    def load(self, link: Link, kind: type) -> Any:
+        of_shards = SimpleNamespace(spec=self.shards.model_dump(mode="json"))
+        return of_shards if kind is ShardManifest else SimpleNamespace(config=self.training.identity, manifest=link)
+
+
+def test_a_run_of_another_workload_is_continued_with_the_files_ranks_and_the_measured_interval(
+    project: Path, workspace: Workspace
+) -> None:
+    asked = pipeline(project)
+    record.keep(workspace, measured(asked))
+    made, _ = tuned(asked, workspace)
+    link = Link(kind="run", sha256="0" * 64)
+
+    def continued(**changes: Any) -> PipelineSpec:
+        then = Described(asked.training.model_copy(update=changes), asked.shards)
+        return for_run(made, asked, cast(Workspace, then), link)
+
+    assert continued(max_steps=70, seed=9) == made, "what a step does is the same"
+    other = continued(global_batch_sequences=16)
+    assert (other.launch, other.training.bucket_bytes) == (asked.launch, asked.training.bucket_bytes)
+    assert other.training.checkpoints == made.training.checkpoints != asked.training.checkpoints
+    assert for_run(asked, asked, workspace, link) is asked, "nothing was taken"
+    assert for_run(made, asked, workspace, link) is asked, "a run that cannot be read"

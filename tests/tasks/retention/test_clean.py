@@ -14,7 +14,7 @@ from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import document_path
 from headway.tasks.retention import clean
-from headway.tasks.retention.reachability import DAY_S, REPRODUCTIONS, kind_of
+from headway.tasks.retention.reachability import DAY_S, REPRODUCTIONS, TUNING, kind_of
 from headway.training.checkpoint.layout import RESULT_NAME, checkpoint_path, run_folder
 from headway.training.launch.base import run_lock
 from tests.tasks.past_work import Maker, refs_of
@@ -148,17 +148,26 @@ def test_copies_on_this_machine_go_when_nobody_used_them_and_so_does_finished_wo
     assert note.exists() and data.exists() and not old.exists() and not work.exists()
 
 
-def test_a_version_trained_again_goes_when_it_is_old_unless_it_is_at_it(anywhere: Workspace) -> None:
+@pytest.mark.parametrize(
+    ("folder", "kind"), [(f"{REPRODUCTIONS}/0", REPRODUCTIONS), (f"{TUNING}/work", "trials of a tuning")]
+)
+def test_work_that_nothing_stands_on_goes_when_it_is_old_unless_it_is_at_it(
+    anywhere: Workspace, folder: str, kind: str
+) -> None:
     anywhere.publish("notes/mine.txt", b"")
-    trials = [anywhere.local_path(f"{REPRODUCTIONS}/{digit * 16}") for digit in "123"]
+    measured = anywhere.local_path(f"{TUNING}/tiny.json")
+    trials = [anywhere.local_path(f"{folder}-{digit}") for digit in "123"]
     for trial in trials:
         (trial / "checkpoints").mkdir(parents=True)
         (trial / "checkpoints" / "tensors").write_bytes(b"")
+    measured.parent.mkdir(exist_ok=True)
+    measured.write_bytes(b"{}")
     old, young, alive = trials
     future = time.time() + LATER_S
     os.utime(young / "checkpoints" / "tensors", (future, future))
     with run_lock.owning(alive):
         found = {file.path for file in look(anywhere).here}
-        assert {kind_of(path) for path in found} == {REPRODUCTIONS}
+        assert {kind_of(path) for path in found} == {kind}
         cleaned(anywhere)
     assert not old.exists() and young.exists() and (alive / "checkpoints" / "tensors").exists()
+    assert measured.exists(), "what tuning found is not its work"

@@ -44,6 +44,25 @@ def test_a_value_is_taken_that_wins_each_round_by_more_than_they_spread(
     assert (made.place, why in made.why) == (index, True), made
 
 
+@pytest.mark.parametrize(
+    ("ranks_s", "index", "why"),
+    [
+        ({1: 10.0, 2: 9.5}, 0, "1 is 5.0 % faster, less than 10 % for each doubling"),
+        ({1: 10.0, 2: 8.8}, 1, "1 is 12.0 % faster"),
+        ({1: 10.0, 2: 8.0, 4: 7.9}, 1, "1 is 20.0 % faster"),
+        ({1: 10.0, 2: 8.0, 4: 6.0}, 2, "2 is 40.0 % faster"),
+        ({2: 10.0, 1: 9.6, 4: 9.2}, 1, "1 is 4.0 % faster"),
+    ],
+)
+def test_more_ranks_have_to_win_in_proportion_to_what_they_take(
+    ranks_s: dict[int, float], index: int, why: str
+) -> None:
+    now = next(iter(ranks_s))
+    rounds = measured(*((each, each, each) for each in ranks_s.values()))
+    made = choose(rounds, [math.log2(ranks / now) for ranks in ranks_s])
+    assert (made.place, why in made.why) == (index, True), made
+
+
 def test_among_equal_values_hardly_ever_is_one_taken_and_a_tenth_faster_one_nearly_always() -> None:
     draws = random.Random(7)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from pydantic import ValidationError
 
@@ -62,6 +64,12 @@ def test_a_run_described_with_them_is_still_read_and_its_ranks_go_by_their_launc
     now = SPEC.model_copy(update={"profile": ProfileSpec(first_step=3)})
     assert as_launched(run, ExecutionSpec.of(now).environment()) == now
     assert TrainingSpec.model_validate(SPEC.identity) == SPEC
+
+
+def test_ranks_are_told_only_what_is_said_so_that_frozen_code_meets_no_key_that_came_later():
+    saves = ExecutionSpec(checkpoints=CheckpointSpec(every_steps=None, every_s=60), profile=None)
+    (message,) = saves.environment().values()
+    assert json.loads(message) == {"checkpoints": {"every_steps": None, "every_s": 60.0}, "profile": None}
 
 
 def test_an_unknown_field_is_refused():

@@ -126,6 +126,18 @@ def _took_s(work: Callable[[], None]) -> float:
     return min(time.monotonic() - started, PATIENCE_S)
 
 
+def gpu_names() -> list[str]:
+    """Of all that NVIDIA's driver knows, each once; none where it does not answer."""
+    if (asked := shutil.which("nvidia-smi")) is None:
+        return []
+    query = ("--query-gpu=name", "--format=csv,noheader")
+    try:
+        answer = subprocess.run((asked, *query), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return sorted({line.strip() for line in answer.stdout.splitlines()} - {""}) if answer.returncode == 0 else []
+
+
 def count_gpus() -> tuple[int, str]:
     """How many NVIDIA's driver knows, and what is wrong with them; 0 and nothing where there is no driver."""
     if (asked := shutil.which("nvidia-smi")) is None:

@@ -1,0 +1,92 @@
+"""Trials of one pipeline: alone in their folder, and a value that cannot run is named and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from pydantic import ValidationError
+
+from headway.data_contracts.store.errors import RunBusy, TrainingFailed
+from headway.flows.config.pipeline_spec import PipelineSpec, load_pipeline
+from headway.flows.config.request import TuneRequest
+from headway.flows.tune import measuring
+from headway.flows.tune.measuring import Tuner, working_folder
+from headway.training.programs.tuning_request import TrialTimes, TuningAnswer, TuningTrial
+
+
+def test_a_second_tune_is_refused_and_leaves_the_first_its_folder_and_lock(tmp_path: Path) -> None:
+    folder = tmp_path / "tuning" / "work-tiny"
+    with working_folder(folder):
+        (folder / "001").mkdir()
+        for _ in range(2):
+            with pytest.raises(RunBusy, match="another process tunes this pipeline") as refused, working_folder(folder):
+                pass
+        assert "--wait" not in str(refused.value), "a tune has no such option"
+        assert (folder / "001").is_dir()
+    assert not folder.exists()
+
+
+def test_what_a_killed_tune_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    folder = tmp_path / "tuning" / "work-tiny"
+    (folder / "001").mkdir(parents=True)
+    with working_folder(folder):
+        assert not list(folder.iterdir())
+
+
+def test_the_command_that_asks_again_keeps_the_rounds(project: Path) -> None:
+    request = TuneRequest(pipeline="tiny.yaml", rounds=9)
+    assert "--rounds 9" in request.command
+    with pytest.raises(ValidationError):
+        TuneRequest(pipeline="tiny.yaml", rounds=51)
+
+
+class Scripted(Tuner):
+    """Answers of gangs in place of gangs.
+
+    Args:
+        steps_s: by number of ranks, or by bucket size; None: it cannot run.
+    """
+
+    def __init__(self, pipeline: PipelineSpec, steps_s: Mapping[int, float | None]) -> None:
+        self._pipeline = self._best = pipeline
+        self._training, self._steps_s, self._rounds, self._digest = pipeline.training, steps_s, 3, ""
+        self._context = cast(Any, SimpleNamespace(ledger=SimpleNamespace(event=lambda *_, **__: None)))
+
+    def _gang(
+        self, pipeline: PipelineSpec, trials: Sequence[TuningTrial], *, rounds: int, num_saves: int = 0
+    ) -> TuningAnswer:
+        found = [self._steps_s[pipeline.launch.world_size], *(self._steps_s[each.bucket_bytes] for each in trials[1:])]
+        steps_s = [each for each in found if each is not None]
+        if len(steps_s) < len(found):
+            raise TrainingFailed("out of\nmemory.")
+        times = tuple(TrialTimes(step_s=(each,) * rounds, data_s=(0.0,), tensors_sha256="0") for each in steps_s)
+        return TuningAnswer(num_steps=3, device="cpu", num_parameters=10, trials=times)
+
+
+def test_a_number_of_ranks_that_cannot_run_is_named_and_the_others_are_compared(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "machine_here", lambda: SimpleNamespace(num_gpus=0, num_cores=2))
+    pipeline = load_pipeline(project / "tiny.yaml")
+    ranks = Scripted(pipeline, {2: 1.0, 1: None})._ranks()
+    assert (ranks.taken, len(ranks.measured)) == ({}, 1)
+    assert ranks.failed == ("1 rank could not run: out of\\nmemory.",)
+    with pytest.raises(TrainingFailed):
+        Scripted(pipeline, {2: None, 1: 1.0})._ranks()
+
+
+def test_a_value_that_cannot_run_is_found_among_those_of_one_gang(project: Path) -> None:
+    pipeline = load_pipeline(project / "tiny.yaml")
+    now = pipeline.training.bucket_bytes
+    tuner = Scripted(pipeline, {2: 1.0, 4096: 0.5, 8192: None})
+    setting = tuner._compared("bucket size", "training.bucket_bytes", now, [4096, 8192], str)
+    assert setting.taken == {"training.bucket_bytes": 4096}
+    assert [each.shown for each in setting.measured] == [str(now), "4096"]
+    assert setting.failed == ("8192 could not run: out of\\nmemory.",)
+    broken = Scripted(pipeline, {2: None, 4096: 0.5})
+    with pytest.raises(TrainingFailed):
+        broken._compared("bucket size", "training.bucket_bytes", now, [4096], str)
