@@ -203,7 +203,7 @@ class Checks:
             raise NotEvaluated(f"not comparable with {self._base.message}: {error.what}") from error
         if not is_recipe_beside(self._base, self._before, before):
             raise NotEvaluated(
-                "the base's recipe lies elsewhere than beside its pipeline file, where the change's is found"
+                "the base's recipe is not beside its pipeline file, so the change's would be taken for it"
             )
         arguments = ("--against", str(self._before), "--seeds", str(self._request.trials))
         workspace = ("--workspace", self._workspace, "--json", "--note", "headway ci")

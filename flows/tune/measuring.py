@@ -14,13 +14,14 @@ from typing import Any
 from headway.data_contracts.store.documents import Link, RunSpec
 from headway.data_contracts.store.errors import ConfigError, RunBusy, TrainingFailed
 from headway.data_contracts.store.plain_text import one_line
+from headway.data_contracts.types.report_text import count
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.tuned import is_explicit, says_when_to_save, shown, why_ranks_stay, with_settings
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import gang_for
 from headway.tasks.stages.launch import describe_run, num_training_rows
 from headway.tasks.tuning import record
-from headway.tasks.tuning.choice import FailureRecord, Measured, Settings, choose, choose_interval
+from headway.tasks.tuning.choice import DAY_S, FailureRecord, Measured, Settings, choose, choose_interval
 from headway.tasks.tuning.machine import machine_here
 from headway.tasks.tuning.record import TunedSetting, Tuning
 from headway.tasks.tuning.taken import INTERVAL_KEYS
@@ -47,7 +48,6 @@ PREFETCH_BYTES = (64 << 20, 256 << 20, 1 << 30)
 LEAST_WAIT = 0.02
 """Of a step, for its batch: a loader that keeps nobody waiting longer cannot win as much as is asked of a setting."""
 NUM_SAVES = 6
-DAY_S = 86400.0
 MAX_FAILURE_CHARS = 200
 EXPLICIT = "the pipeline file says it"
 
@@ -128,7 +128,7 @@ class Tuner:
                 except TrainingFailed as error:
                     if not index:  # what retrains have now fails as they would
                         raise
-                    failed[index] = self._failure(_ranks(worlds[index]), error)
+                    failed[index] = self._failure(count(worlds[index], "rank"), error)
                     continue
                 rounds[index].append(answer)
                 step_ms = 1000 * answer.trials[0].step_s[0]
@@ -139,7 +139,7 @@ class Tuner:
         rounds = [rounds[index] for index in ran]
         measured = [
             Measured(
-                shown=_ranks(world),
+                shown=count(world, "rank"),
                 settings=settings,
                 rounds_s=tuple(answer.trials[0].step_s[0] for answer in answers),
             )
@@ -356,10 +356,6 @@ class Tuner:
 
     def _report(self, message: str) -> None:
         self._context.ledger.event("tune.measured", message=message)
-
-
-def _ranks(world: int) -> str:
-    return f"{world} rank{'s' if world > 1 else ''}"
 
 
 @contextlib.contextmanager

@@ -14,6 +14,8 @@ from typing import Any
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.leftovers import scratch_folder
+from headway.data_contracts.store.regular_files import read_regular
+from headway.data_contracts.store.strict_json import parse_json
 from headway.tasks.search.space import Settings, Space, Value, Varied, shown
 
 WHERE = "trials.warm_start"
@@ -54,11 +56,12 @@ def read_earlier(file: Path, space: Space, max_steps: int) -> EarlierTrials:
         ConfigError: it cannot be read, is neither, or no trial of it that came to its end lies in the space.
     """
     try:
-        data = file.read_bytes() if file.stat().st_size <= MAX_BYTES else b""
+        data = read_regular(file, MAX_BYTES)
     except OSError as error:
         raise _unusable(file, f"cannot be read ({error.strerror})") from error
     try:
-        found = list(_of_search(data, max_steps) if _is_search(data) else _of_study(data, max_steps))
+        search = _search_in(data)
+        found = list(_of_study(data, max_steps) if search is None else _of_search(search, max_steps))
     # Whatever Optuna makes of a file that is none of its own: an assertion, a missing key, no JSON.
     except Exception as error:
         raise _unusable(file, f"is neither a search's trials.json nor a study of Optuna's ({error})") from error
@@ -82,15 +85,15 @@ def _unusable(file: Path, why: str) -> ConfigError:
     )
 
 
-def _is_search(data: bytes) -> bool:
+def _search_in(data: bytes) -> dict[str, Any] | None:
     try:
-        return isinstance(json.loads(data), dict)
+        found = parse_json(data)
     except ValueError:
-        return False  # a journal has a document in each line
+        return None  # a journal has a document in each line
+    return found if isinstance(found, dict) else None
 
 
-def _of_search(data: bytes, max_steps: int) -> Iterator[Outcome]:
-    found = json.loads(data)
+def _of_search(found: Mapping[str, Any], max_steps: int) -> Iterator[Outcome]:
     sign = -1.0 if found["greater_is_better"] else 1.0
     for row in found["trials"]:
         values = {int(step): sign * float(value) for step, value in row["rungs"].items()}

@@ -143,8 +143,8 @@ class Space:
         # One that names itself means what the file says.
         needs = {name: each.names - {name} for name, each in derived.items()}
         return cls(
-            varied={name: varied[name] for name in in_order(conditions, "`when`")},
-            derived={name: derived[name] for name in in_order(needs, "the expression")},
+            varied={name: varied[name] for name in _in_order(conditions, "`when`")},
+            derived={name: derived[name] for name in _in_order(needs, "the expression")},
             required=tuple(map(parse, require)),
         )
 
@@ -234,7 +234,7 @@ class Space:
             yield self.completed({name: each.at(shares[name]) for name, each in self.varied.items()}, training)
 
 
-def in_order(needs: Mapping[str, Collection[str]], what: str) -> list[str]:
+def _in_order(needs: Mapping[str, Collection[str]], what: str) -> list[str]:
     """Names, each behind those that it needs, and else as they come.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from headway.data_contracts.store.documents import Frozen
@@ -79,12 +79,12 @@ def choose(measured: Sequence[Measured], doublings: Sequence[float] = ()) -> Cho
 
 
 class FailureRecord(Frozen):
-    """What this workspace has seen of a pipeline's attempts."""
+    """What became of the attempts of all runs of a workspace on this machine."""
 
     num_failures: int = 0
     """Attempts that lost ranks or machines."""
     node_days: float = 0.0
-    """That attempts took, over all their nodes."""
+    """That attempts took, each on one node."""
 
     def mean_s(self, num_nodes: int) -> float:
         """Between failures of so many nodes; with a pseudo-failure of the literature's, until own ones outweigh it."""
@@ -136,7 +136,3 @@ def choose_interval(
         most = f"another interval saves {100 * max(0.0, saved[1]):.2f} % of the time"
         return None, f"{facts}; {most}"
     return best_s, f"{facts}; it saves {100 * saved[1]:.1f} % of the time"
-
-
-def flattened(chosen: Sequence[Mapping[str, Value]]) -> Settings:
-    return {name: value for settings in chosen for name, value in settings.items()}

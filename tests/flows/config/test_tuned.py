@@ -13,7 +13,7 @@ import pytest
 from headway.data_contracts.store.documents import Link, ShardManifest
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.pipeline_spec import PipelineSpec, load_pipeline
-from headway.flows.config.tuned import for_run, is_explicit, tuned, why_ranks_stay
+from headway.flows.config.tuned import for_run, is_explicit, tuned, why_ranks_stay, with_settings
 from headway.tasks.tuning import record
 from headway.tasks.tuning.machine import machine_here
 from headway.tasks.tuning.record import TunedSetting, Tuning, workload
@@ -236,3 +236,9 @@ def test_a_run_of_another_workload_is_continued_with_the_files_ranks_and_the_mea
     assert other.training.checkpoints == made.training.checkpoints != asked.training.checkpoints
     assert for_run(asked, asked, workspace, link) is asked, "nothing was taken"
     assert for_run(made, asked, workspace, link) is asked, "a run that cannot be read"
+
+
+def test_settings_that_would_come_to_another_model_make_no_pipeline(project: Path) -> None:
+    of = pipeline(project)
+    assert with_settings(of, {"training.seed": 7}) is None and with_settings(of, {"training.max_steps": 1}) is None
+    assert with_settings(of, {"training.bucket_bytes": 4096}) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.trials.optuna_study import write_study
-from headway.tasks.search.earlier_trials import EarlierTrials, read_earlier
+from headway.tasks.search.earlier_trials import MAX_BYTES, EarlierTrials, read_earlier
 from headway.tasks.search.proposals import PastTrial, next_round
 from headway.tasks.search.trials_spec import TrialsSpec
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
@@ -110,6 +111,19 @@ def test_a_file_that_is_no_search_is_refused_with_what_to_name(tmp_path: Path, c
         path.write_text(content)
     with pytest.raises(ConfigError, match=words):
         read(path)
+
+
+def test_a_pipe_and_what_is_too_long_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read(tmp_path / "pipe")
+    with (tmp_path / "long").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with pytest.raises(ConfigError, match="longer than"):
+        read(tmp_path / "long")
+    (tmp_path / "deep").write_bytes(b"[" * 100_000 + b"]" * 100_000)
+    with pytest.raises(ConfigError, match="neither"):
+        read(tmp_path / "deep")
 
 
 def test_what_learns_from_no_trials_has_no_warm_start() -> None:
