@@ -184,10 +184,15 @@ def sweep(variable: str, value: str, *, patience_s: float = 5.0) -> list[int]:
     wanted = f"{variable}={value}".encode()
     killed: list[int] = []
     deadline = time.monotonic() + patience_s
-    # Repeated until none is left: a process may fork between the look and the kill.
-    while time.monotonic() < deadline and (left := processes_with(variable, value)):
+    # Until two looks in a row find nobody: a process that forks and ends during one look is dead when it is looked at,
+    # and its child is not on the list yet.
+    num_empty = 0
+    while time.monotonic() < deadline and num_empty < 2:
+        left = processes_with(variable, value)
+        num_empty = 0 if left else num_empty + 1
         killed += [pid for pid in left if kill_if(pid, lambda pid=pid: _was_started_with(pid, wanted))]  # type: ignore[misc]
-        time.sleep(0.02)
+        if left:
+            time.sleep(0.02)
     return sorted(set(killed))
 
 

@@ -76,6 +76,17 @@ def test_the_sweep_finds_orphans_in_sessions_of_their_own_and_nobody_else(
     assert sleeper.poll() is None
 
 
+def test_whoever_one_look_missed_is_ended_by_the_next(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As when its parent forked and ended within the look.
+    looks: list[list[int]] = [[], [sleeper.pid], [], []]
+    monkeypatch.setattr(process_tree, "processes_with", lambda *_: looks.pop(0))
+    monkeypatch.setattr(process_tree, "_was_started_with", lambda *_: True)
+    assert sweep("TOKEN_OF_TEST", "") == [sleeper.pid]
+    assert sleeper.wait() == -signal.SIGKILL and looks == []
+
+
 def test_a_number_that_has_passed_to_another_process_is_spared(sleeper: subprocess.Popen[bytes]) -> None:
     assert not kill_if(sleeper.pid, lambda: False)
     assert sleeper.poll() is None

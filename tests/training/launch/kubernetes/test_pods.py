@@ -115,7 +115,14 @@ def test_json_lines_of_a_guard_come_out_of_its_pods_stdout(
         **dict.fromkeys(("stop_grace_s", "lost_grace_s", "peer_grace_s"), 60.0),
     )
     order = NodeOrder(plan=plan, environment={LOG_FORMAT: "json"}).to_line()
-    ask(run_dir, host, sys.executable, "-m", "headway.training.launch.node.node_guard", stdin=order)
+    command = transport(run_dir).command(host, (sys.executable, "-m", "headway.training.launch.node.node_guard"))
+    environment = {**os.environ, "PYTHONPATH": HEADWAY_HOME}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as guard:
+        assert guard.stdin is not None
+        guard.stdin.write(order)
+        guard.stdin.flush()
+        # Open until it has ended: with its supervisor gone it would end the agent before this one has said a word.
+        guard.wait(DEADLINE_S)
     (line,) = (line for line in capfd.readouterr().out.splitlines() if line.startswith("{"))
     assert json.loads(line)["message"] == "by the agent ", "the pipe is the guard's alone"
     assert not files.json_lines(0).exists() and files.node_log(0).read_text() == "by the agent \n"
