@@ -6,11 +6,12 @@ from prefect import flow
 from pydantic import BaseModel, ConfigDict, Field
 
 from headway.data_contracts.store.publication import Workspace
+from headway.flows.config.calendar_periods import Period
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.console.environment import default_workspace
 from headway.flows.periods.page import written
 from headway.flows.periods.reading import day, read_period
-from headway.flows.periods.record import Period, PeriodReport
+from headway.flows.periods.record import PeriodReport
 from headway.flows.report.written_report import to_html, to_markdown
 from headway.tasks.core.artifacts import show_markdown
 

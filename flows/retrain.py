@@ -5,10 +5,6 @@ snapshot ─► validate ─► shard ─► launch ─► verify ─► evaluat
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from headway.data_contracts.store.documents import Link
-from headway.flows.accounts.error_budget import spent_budget
 from headway.flows.config.first_step import check_first_step
 from headway.flows.config.pipeline_file import pipeline_file
 from headway.flows.config.pipeline_spec import PipelineSpec
@@ -16,23 +12,21 @@ from headway.flows.config.preflight import check_contract
 from headway.flows.config.request import RetrainRequest
 from headway.flows.config.tuned import for_run
 from headway.flows.console.prefect_settings import keeps_records
-from headway.flows.prefect_api.champion_event import emit_champion_event
 from headway.flows.report.summary import RetrainSummary, summarise
+from headway.flows.run.registration import evaluate_and_register
 from headway.flows.run.session import session, watchers
+from headway.flows.trials.scheduled import is_search_due, search_when_due
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.stage import StageNotFound
-from headway.tasks.ownership.current_run import abandoning_on_failure, cut_run, finish, start, started_at
-from headway.tasks.registry.champion import RegistrationOutcome
+from headway.tasks.ownership.current_run import cut_run, finish, start, started_at
 from headway.tasks.rows.heldout_parts import require_parts
 from headway.tasks.rows.slices import require_columns
-from headway.tasks.stages.evaluate import evaluate
 from headway.tasks.stages.launch import continue_run, launch
-from headway.tasks.stages.register import register, tracking_uri
+from headway.tasks.stages.register import tracking_uri
 from headway.tasks.stages.resumed_run import named_run, rewind_run
 from headway.tasks.stages.shard import shard
 from headway.tasks.stages.snapshot import snapshot
 from headway.tasks.stages.validate import validate
-from headway.tasks.stages.verify import verify
 from headway.training.observe.ledger import Event
 
 
@@ -66,6 +60,12 @@ def run_stages(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest)
     return summarise(run, pipeline, receipt, evaluation, outcome)
 
 
+def retrain_and_search(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest) -> RetrainSummary:
+    """The retrain; then the window's rest for a search, where one is due. What came last is what is summed up."""
+    summary = run_stages(run, pipeline, request)
+    return search_when_due(run, pipeline, request) or summary
+
+
 def found_retrain(request: RetrainRequest) -> RetrainSummary | None:
     """What a retrain comes to that finds every stage. It needs no Prefect, which would only be told so.
 
@@ -79,6 +79,8 @@ def found_retrain(request: RetrainRequest) -> RetrainSummary | None:
     token = watchers.set((events.append,))
     try:
         with session(request, finds_only=True) as (run, pipeline):
+            if is_search_due(run.workspace, pipeline, request):
+                return None
             summary = run_stages(run, pipeline, request)
     except (StageNotFound, Exception):
         return None
@@ -98,7 +100,7 @@ def needs_prefect(request: RetrainRequest) -> bool:
 def retrain_here(request: RetrainRequest) -> RetrainSummary:
     """The retrain as plain calls, without Prefect's engine: the same stages, ledger, retries and ends."""
     with session(request) as (run, pipeline):
-        return run_stages(run, pipeline, request)
+        return retrain_and_search(run, pipeline, request)
 
 
 def resume(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest) -> RetrainSummary:
@@ -113,19 +115,3 @@ def resume(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest) -> 
     evaluation, outcome = evaluate_and_register(run, pipeline, training)
     finish(run, run.started_unix_s)
     return summarise(run, pipeline, started.receipt, evaluation, outcome)
-
-
-def evaluate_and_register(run: RunContext, pipeline: PipelineSpec, training: Link) -> tuple[Link, RegistrationOutcome]:
-    """What follows training: the evaluation, and which version it became."""
-    with abandoning_on_failure(run):
-        checkpoint = verify(run, pipeline.launch, training)
-        evaluation = evaluate(
-            run, pipeline.evaluation, pipeline.registry, pipeline.launch, pipeline.shards, pipeline.source, checkpoint
-        )
-        # As late as it is decided: other retrains may have failed while this one trained.
-        if pipeline.promotion.budget == "freeze" and not run.blocked_promotion:
-            run = replace(run, blocked_promotion=spent_budget(run.workspace, pipeline.job_class))
-        outcome = register(run, pipeline.registry, pipeline.promotion, pipeline.launch, checkpoint, evaluation)
-    if outcome.promoted:
-        emit_champion_event(pipeline.registry.model, outcome.version, outcome.reason)
-    return evaluation, outcome

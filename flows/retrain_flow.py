@@ -7,7 +7,7 @@ from prefect import State, flow
 from headway.flows.config.request import RetrainRequest
 from headway.flows.prefect_api.concurrency_lease import keep_running
 from headway.flows.report.summary import RetrainSummary, as_state
-from headway.flows.retrain import run_stages
+from headway.flows.retrain import retrain_and_search
 from headway.flows.run.session import session
 from headway.flows.windows.admission import keeping_to_windows
 
@@ -23,4 +23,4 @@ def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
         request: What to retrain, and what may come of it.
     """
     with session(request) as (run, pipeline):
-        return as_state(run_stages(run, pipeline, request))
+        return as_state(retrain_and_search(run, pipeline, request))

@@ -119,6 +119,19 @@ class PipelineSpec(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _searches_in_its_windows(self) -> Self:
+        if self.trials is None or self.trials.every is None:
+            return self
+        if self.windows is None:
+            raise ValueError("trials.every begins a search in the pipeline's windows, and it has none: say `windows`")
+        if self.training.start_from is not None:
+            raise ValueError(
+                "trials.every: each window would start its trials from another model, the champion of that day: leave "
+                "out training.start_from, or search by `headway trials`"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _cuts_out_its_shadow(self) -> Self:
         named = "" if self.promotion.shadow is None else self.promotion.shadow.slice
         if " = " in named and not any(named.startswith(by.prefix) for by in self.evaluation.slices):

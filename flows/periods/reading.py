@@ -19,6 +19,7 @@ from headway.flows.accounts.figures import WHOLE
 from headway.flows.accounts.flow_account import PROBE, FlowAccount
 from headway.flows.accounts.kept_accounts import all_accounts, settle
 from headway.flows.accounts.tally import JobClassTally, Tally
+from headway.flows.config.calendar_periods import Period, bounds_of
 from headway.flows.config.profiles import HousekeepingSpec, PricesSpec
 from headway.flows.periods.decisions import decisions
 from headway.flows.periods.record import (
@@ -27,7 +28,6 @@ from headway.flows.periods.record import (
     Figures,
     HostSteps,
     JobClassFigures,
-    Period,
     PeriodReport,
     ReportedMove,
     StaleFiles,
@@ -39,7 +39,6 @@ from headway.flows.show.status import KeptStatus, read_kept
 from headway.tasks.retention import clean
 from headway.tasks.retention.reachability import DAY_S
 
-MONTHS: dict[Period, int] = {"month": 1, "quarter": 3}
 SLOW_HOST = 1.1
 """Its steps take so many times those of the fastest host of the same pipeline."""
 LEAST_STEPS = 100
@@ -64,17 +63,10 @@ def bounds(period: Period, of: datetime.date | None, today: datetime.date) -> tu
     Args:
         of: a day of the period; None: the last one that is over.
     """
-    day = of
-    if day is None:
-        begin, _ = bounds(period, today, today)
-        day = begin - datetime.timedelta(days=1)
-    if period == "week":
-        begin = day - datetime.timedelta(days=day.weekday())
-        return begin, begin + datetime.timedelta(days=7)
-    months = MONTHS[period]
-    begin = day.replace(month=(day.month - 1) // months * months + 1, day=1)
-    number = begin.month - 1 + months
-    return begin, begin.replace(year=begin.year + number // 12, month=number % 12 + 1)
+    if of is None:
+        begin, _ = bounds_of(period, today)
+        of = begin - datetime.timedelta(days=1)
+    return bounds_of(period, of)
 
 
 def read_period(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import BaseModel
 
 from headway.flows.accounts.cost import CostLine
@@ -11,10 +9,9 @@ from headway.flows.accounts.data_figures import DataFigures
 from headway.flows.accounts.objectives import (
     CLASS_OBJECTIVES,
 )
+from headway.flows.config.calendar_periods import Period
 from headway.flows.show.champion_history import HistoryEntry
 from headway.flows.show.status import KeptStatus
-
-Period = Literal["week", "month", "quarter"]
 
 
 class JobClassFigures(BaseModel):

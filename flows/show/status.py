@@ -110,6 +110,14 @@ class RequestStatus(BaseModel):
     """ISO 8601, in UTC."""
 
 
+class SearchStatus(BaseModel):
+    """A search that windows began, and continue."""
+
+    pipeline: str
+    begun_at: str
+    """ISO 8601, in UTC."""
+
+
 class KeptStatus(BaseModel):
     """What refs tell: of models, and of how pipelines' retrains ended."""
 
@@ -117,6 +125,7 @@ class KeptStatus(BaseModel):
     models: list[ModelStatus]
     waiting: list[WaitingStatus] = []
     requested: list[RequestStatus] = []
+    searching: list[SearchStatus] = []
     held: list[Hold] = []
     failed: list[FailedRetrain] = []
     """Of each pipeline whose newest retrain to end by itself failed."""
@@ -192,6 +201,11 @@ def read_kept(workspace: Workspace, damaged: dict[str, str] | None = None) -> Ke
         models=[*_models(workspace, damaged)],
         waiting=[_waiting(now) for now in history if now.windows_cut],
         requested=[RequestStatus(pipeline=ask.pipeline, why=ask.why, requested_at=ask.requested_at) for ask in asks],
+        searching=[
+            SearchStatus(pipeline=now.pipeline, begun_at=now.search.begun_at)
+            for now in history
+            if now.search is not None and now.search.state == "begun"
+        ],
         held=[now.hold for now in history if now.hold is not None],
         failed=[now.failed for now in history if now.failed is not None],
         finished=[now.finished for now in history if now.finished is not None],
@@ -450,6 +464,9 @@ def print_status(status: Status, console: Console | None = None) -> None:
         _print_entry(console, f"{hold.pipeline}  HELD", {"by": hold.by, "why": hold.why, "since": hold.since})
     for ask in status.requested:
         _print_entry(console, f"{ask.pipeline}  retrain asked for", {"why": ask.why, "since": ask.requested_at})
+    for search in status.searching:
+        facts = {"begun": search.begun_at, "next": "each window continues it, once its retrain is done"}
+        _print_entry(console, f"{search.pipeline}  searches", facts)
     for retrain in status.running:
         _print_entry(console, f"{retrain.pipeline}  RUNNING", words(retrain, time.time()))
     console.print()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import yaml
-from prefect import State
 from rich.console import Console
 from rich.table import Table
 
@@ -32,6 +31,9 @@ from headway.tasks.core.artifacts import artifact_key, show_table
 from headway.tasks.core.context import RunContext
 from headway.tasks.search.space import Settings
 from headway.tasks.stages.search import SearchedTrial, SearchResult
+
+if TYPE_CHECKING:
+    from prefect import State
 
 
 def report(context: RunContext, found: SearchResult, best: RetrainSummary) -> TrialsSummary:
@@ -149,7 +151,7 @@ def as_yaml(settings: Settings) -> str:
 def as_state(summary: TrialsSummary) -> TrialsSummary | State[TrialsSummary]:
     """What the flow returns: where a person has to decide about the best, a state whose name says so."""
     state = state_of(summary.best)
-    if not isinstance(state, State):
+    if isinstance(state, RetrainSummary):
         return summary
     return cast("State[TrialsSummary]", state.model_copy(update={"data": summary}))
 

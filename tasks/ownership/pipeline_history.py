@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from headway.data_contracts.store import refs
 from headway.data_contracts.store.digests import sha256_of
-from headway.data_contracts.store.documents import Document, Frozen, Link
+from headway.data_contracts.store.documents import Document, Frozen, Link, Sha256
 from headway.data_contracts.store.errors import IntegrityError, RefConflict
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.refs import LATEST_UNIX_S
@@ -29,7 +29,9 @@ Moment = Annotated[float, Field(ge=0.0, lt=LATEST_UNIX_S)]
 """In seconds since 1970; one that no calendar can show would end every command that shows it."""
 RunState = Literal["started", "cut", "bounded", "stopped", "finished", "failed"]
 """`cut`: a window closed; `bounded`: it has cost what it may. Either is finished before newer data are taken."""
-EventName = RunState | Literal["new", "failed", "asked", "held", "released", "skipped", "opened", "unskipped"]
+EventName = RunState | Literal["new", "failed", "asked", "held", "released", "skipped", "opened", "unskipped", "search"]
+SearchState = Literal["begun", "ended", "failed", "stopped"]
+"""One that a window cut, or a crash, is `begun`: it is continued. `stopped`: by a person."""
 Trigger = Literal["new data", "drift", "event"]
 
 
@@ -119,6 +121,25 @@ class FinishedRetrain(_Retrain):
         return iso_utc(self.finished_unix_s)
 
 
+class SearchRecord(Frozen):
+    """The newest search that a schedule began, or that ended."""
+
+    state: SearchState
+    begun_unix_s: Moment
+    settings: Sha256
+    """Of what the pipeline file said that decides which trials there are."""
+    receipt: Link | None = None
+    """Of the data that all its trials are trained on; None, as the two that follow, once it is over."""
+    manifest: Link | None = None
+    base: Link | None = None
+    """A run with the file's own settings, whose code and environment all trials have."""
+
+    @property
+    def begun_at(self) -> str:
+        """ISO 8601, in UTC."""
+        return iso_utc(self.begun_unix_s)
+
+
 class PipelineEvent(Document):
     """What happened, and how the pipeline stands since. A run is named as its folder is, and kept from nothing by it.
 
@@ -154,6 +175,8 @@ class PipelineEvent(Document):
     """The newest ask that no retrain has finished since, and by what was asked at all since then."""
     ever_requested: tuple[Trigger, ...] = ()
     """Kinds of triggers that asked since that retrain; drift asks once, whatever other trigger asks after it."""
+    search: SearchRecord | None = Field(default=None, exclude_if=lambda search: search is None)
+    """The newest search; None: none was begun by a schedule, and none has ended."""
     hold: Hold | None = None
     """Set while a person holds the pipeline; None: nobody does."""
     overrides: tuple[WindowOverride, ...] = ()

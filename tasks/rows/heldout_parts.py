@@ -7,6 +7,7 @@ later models, which would look too good on those examples.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
@@ -45,16 +46,25 @@ class RankingSplit(Document):
     out, the rows whose hashes lie below this."""
 
 
-class PartSizes(Document):
-    """How many held-out examples there are for what."""
+class HeldoutParts(Document):
+    """Which held-out examples are for what; kept, since to find out means to read the whole source."""
 
-    kind: ClassVar[str] = "part-sizes"
+    kind: ClassVar[str] = "heldout-parts"
     manifest: Link
-    """The shards whose held-out rows are counted."""
-    num_ranking: int
-    """Examples that rank trials, or ever did."""
-    num_evaluation: int
-    """Examples that reports and the gate go by."""
+    """The shards whose held-out examples they are."""
+    num_examples: int
+    """In the order of the shards' rows; of packed ones in that of their documents."""
+    ranking: str
+    """Those that rank trials: a bit each, in base64."""
+    apart: str
+    """Those that rank trials, or ever did."""
+
+
+class _Masks(NamedTuple):
+    """Of all held-out examples, in the order of `HeldoutParts`; (num_examples,) each."""
+
+    ranking: NDArray[np.bool_]
+    apart: NDArray[np.bool_]
 
 
 class Parts(NamedTuple):
@@ -121,18 +131,10 @@ def require_parts(context: RunContext, share: float, source: SourceSpec, manifes
         DataError: as `parts_of`.
     """
     shards = context.workspace.load(manifest, ShardManifest)
-    apart = ranking_fraction(context, share, shards)
-    if not apart:
+    if not ranking_fraction(context, share, shards):
         return
 
-    def made() -> StageOutput:
-        parts = parts_of(context, share, source, shards)
-        return StageOutput(
-            document=PartSizes(manifest=manifest, num_ranking=len(parts.ranking), num_evaluation=len(parts.evaluation))
-        )
-
-    inputs = {"manifest": manifest.sha256, "share": share, "set_apart": apart, "code": code_version(*CODE)}
-    find_or_make(context, "parts", inputs, made, span="evaluate.parts")
+    _parts(context, share, _masks(context, share, source, shards), None)
 
 
 def parts_of(
@@ -142,7 +144,7 @@ def parts_of(
     shards: ShardManifest,
     examples: Sequence[str] | None = None,
 ) -> Parts:
-    """Tell the examples apart, by reading the source once more.
+    """Tell the examples apart. The source is read once for all that are of the same shards.
 
     Args:
         share: of the held-out examples, that rank.
@@ -152,18 +154,14 @@ def parts_of(
         DataError: nothing is left to evaluate by, or to rank by where a share is to; or a file of the source is gone or
             changed since the snapshot.
     """
-    fraction = ShardSpec.model_validate(shards.spec).whole_fraction * share
-    apart = ranking_fraction(context, share, shards)
-    rows = source_rows(context.workspace, context.base, source, shards.snapshot, shards.receipt, context.digests)
+    masks = _masks(context, share, source, shards)
     packed = metric_set_for(context.workspace, shards).predicts == "tokens"
+    places = places_of_examples(shards, HELDOUT, examples) if packed and examples is not None else None
+    return _parts(context, share, masks, places)
 
-    def within(limit: float) -> NDArray[np.bool_]:
-        found = heldout_by_less(rows, shards, limit, in_row_order=not packed)
-        return found[places_of_examples(shards, HELDOUT, examples)] if packed and examples is not None else found
 
-    is_apart = within(apart)
-    # Each look reads the source, and mostly nothing ranked before.
-    ranks = is_apart if fraction == apart else within(fraction)
+def _parts(context: RunContext, share: float, masks: _Masks, places: Sequence[int] | None) -> Parts:
+    ranks, is_apart = masks if places is None else _Masks(*(mask[places] for mask in masks))
     parts = Parts(ranking=np.flatnonzero(ranks).tolist(), evaluation=np.flatnonzero(~is_apart).tolist())
     if not parts.evaluation or (share and not parts.ranking):
         before = int(np.count_nonzero(is_apart & ~ranks))
@@ -175,3 +173,32 @@ def parts_of(
             advice="Add data, raise shards.heldout_fraction, or change the share, so that there are some of both.",
         )
     return parts
+
+
+def _masks(context: RunContext, share: float, source: SourceSpec, shards: ShardManifest) -> _Masks:
+    fraction = ShardSpec.model_validate(shards.spec).whole_fraction * share
+    apart = ranking_fraction(context, share, shards)
+
+    def made() -> StageOutput:
+        rows = source_rows(context.workspace, context.base, source, shards.snapshot, shards.receipt, context.digests)
+        in_row_order = metric_set_for(context.workspace, shards).predicts != "tokens"
+        # Each look reads the source, and mostly nothing ranked before.
+        is_apart = heldout_by_less(rows, shards, apart, in_row_order=in_row_order)
+        ranks = is_apart if fraction == apart else heldout_by_less(rows, shards, fraction, in_row_order=in_row_order)
+        document = HeldoutParts(
+            manifest=shards.link, num_examples=len(ranks), ranking=_as_text(ranks), apart=_as_text(is_apart)
+        )
+        return StageOutput(document=document)
+
+    inputs = {"manifest": shards.sha256, "share": share, "set_apart": apart, "code": code_version(*CODE)}
+    found = context.workspace.load(find_or_make(context, "parts", inputs, made, span="evaluate.parts"), HeldoutParts)
+    return _Masks(_from_text(found.ranking, found.num_examples), _from_text(found.apart, found.num_examples))
+
+
+def _as_text(mask: NDArray[np.bool_]) -> str:
+    return base64.b64encode(np.packbits(mask).tobytes()).decode("ascii")
+
+
+def _from_text(text: str, num_examples: int) -> NDArray[np.bool_]:
+    bits = np.frombuffer(base64.b64decode(text), np.uint8)
+    return np.unpackbits(bits, count=num_examples).astype(np.bool_)

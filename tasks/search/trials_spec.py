@@ -21,6 +21,8 @@ LENGTHS = ("max_steps", "max_epochs", "recipe.model.iterations")
 OF_EPOCHS = ("global_batch_sequences",)
 """What decides the length besides, where passes over rows are asked for."""
 MAX_SETTINGS = 100
+DECIDES_NOTHING = frozenset({"max_parallel", "min_starts", "budget_steps", "every"})
+"""Of a search's settings: with others it is the same search, which goes on."""
 Method = Literal["grid", "random", "tpe", "gp"]
 Settle = Callable[[TrainingSpec], TrainingSpec]
 """What training with a trial's settings is once rows are counted; raises `ConfigError` where that cannot be trained."""
@@ -114,6 +116,12 @@ class TrialsSpec(Frozen):
         "take more. A first round that would is refused.",
     )
     seed: int = Field(0, ge=0, description="Seed of draws and proposals.")
+    every: Literal["week", "month", "quarter"] | None = Field(
+        None,
+        exclude_if=lambda every: every is None,
+        description="How often a search begins by itself: in the first of the pipeline's windows of a week, month or "
+        "quarter, once its retrain is done. Later windows continue it. Empty: by `headway trials` alone.",
+    )
     finalist_seeds: int = Field(
         1,
         ge=1,

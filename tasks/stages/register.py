@@ -120,7 +120,8 @@ def _export(
     candidate = read_candidate(context.workspace, checkpoint)
     # It may have been verified long ago, as a stage that was found.
     require_files(context, candidate)
-    staging, run = context.scratch / "model", candidate.run.link
+    # A flow run may register several: of a run that a window cut and of the newest data, and the best of a search.
+    staging, run = context.scratch / f"model-{checkpoint.sha256[:16]}", candidate.run.link
     with context.ledger.span("register.export"):
         exported = export_graph(context, launch, candidate)
         save_model(exported, {"run": run.sha256, "checkpoint": checkpoint.sha256}, staging)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headway.data_contracts.store.documents import Interval, Link
+from headway.data_contracts.store.documents import Interval, Link, RunSpec
 from headway.data_contracts.types.report_text import count, figure
 from headway.tasks.core.context import RunContext
 from headway.tasks.search.earlier_trials import EarlierTrials, read_earlier
@@ -112,8 +112,12 @@ def search(
     scoring: Scoring,
     manifest: Link,
     tracking_uri: str,
+    base: RunSpec | None = None,
 ) -> SearchResult:
     """Try settings of a pipeline's training, and train the best to its end.
+
+    Args:
+        base: a run whose code and environment all trials are to have; None: those of now.
 
     Raises:
         ConfigError: rungs that are none of it, lie within a warm-up, or are not worth their starts; too small a budget.
@@ -135,7 +139,7 @@ def search(
         earlier = read_earlier(context.base / spec.warm_start, spec.space, steps[-1])
         message = f"warm start: {earlier} lie in this space; their figures propose the first round alone"
         context.ledger.event("rung", message=message, step=steps[0], steps_spent=0)
-    return _Search(context, spec, training, settle, steps, scoring, manifest, tracking_uri, earlier).run()
+    return _Search(context, spec, training, settle, steps, scoring, manifest, tracking_uri, earlier, base).run()
 
 
 class _Search:
@@ -150,6 +154,7 @@ class _Search:
         manifest: Link,
         tracking_uri: str,
         earlier: EarlierTrials | None,
+        base: RunSpec | None,
     ) -> None:
         self._context, self._spec, self._training, self._settle = context, spec, training, settle
         self._scoring, self._manifest, self._uri = scoring, manifest, tracking_uri
@@ -158,7 +163,7 @@ class _Search:
         self._room: Room | None = None
         self._num_threads = 0
         self._trials: dict[int, SearchedTrial] = {}
-        self._earlier = earlier
+        self._earlier, self._base = earlier, base
         self._has_looked_at_pace = len(levels) == 1 or not spec.min_starts
 
     def run(self) -> SearchResult:
@@ -170,7 +175,7 @@ class _Search:
             trials = next_round(self._spec, self._training, number, records, self._levels[-1], self._settle, before)
             if not trials:
                 break  # every setting of the space was tried
-            beside = next(iter(self._trials.values())).result.planned.settled.run if self._trials else None
+            beside = next(iter(self._trials.values())).result.planned.settled.run if self._trials else self._base
             planned = describe_trials(self._context, trials, self._manifest, beside)
             for each in planned:
                 assert each.trial.number not in self._trials

@@ -12,7 +12,7 @@ from headway.data_contracts.store.documents import Link, RunSpec
 from headway.tasks.core import identity
 from headway.tasks.core.context import RunContext
 from headway.tasks.registry import mlflow_store
-from headway.tasks.search.trials_spec import TrialsSpec
+from headway.tasks.search.trials_spec import DECIDES_NOTHING, TrialsSpec
 from headway.training.config.training_spec import TrainingSpec
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SEARCH_TAG, PARENT_TAG = "headway.search", "mlflow.parentRunId"
-DECIDES_NOTHING = {"max_parallel", "min_starts", "budget_steps"}
-"""Of a search's settings: with others it is the same search, which goes on."""
 GOES_ON = "SCHEDULED"
 """MLflow's status of a search between two rungs: none of MLflow's words says that the same command continues it."""
 
@@ -40,7 +38,7 @@ class TrackedSearch:
     ) -> None:
         self._context, self._spec, self._uri = context, spec, tracking_uri
         parts = {
-            "trials": spec.model_dump(mode="json", exclude=DECIDES_NOTHING),
+            "trials": spec.model_dump(mode="json", exclude=set(DECIDES_NOTHING)),
             "training": training.identity,
             "manifest": manifest.sha256,
         }

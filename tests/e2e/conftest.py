@@ -105,13 +105,18 @@ def retrain_in_prefect(prefect_here: None) -> Callable[..., tuple[Any, list[Even
 
 
 def _watched(
-    retrain: Callable[..., Any], project: Project, *, guarded: bool = False, **options: Any
+    retrain: Callable[..., Any],
+    project: Project,
+    *,
+    guarded: bool = False,
+    watching: Callable[[Event], None] | None = None,
+    **options: Any,
 ) -> tuple[Any, list[Event]]:
     from headway.flows.config.request import RetrainRequest
     from headway.flows.run.session import watchers
 
     events: list[Event] = []
-    token = watchers.set((events.append,))
+    token = watchers.set((events.append, *([] if watching is None else [watching])))
     try:
         with contextlib.nullcontext() if guarded else forked_gangs():
             made = retrain(RetrainRequest(pipeline=str(project.pipeline), workspace=str(project.workspace), **options))

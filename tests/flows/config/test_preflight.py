@@ -93,6 +93,29 @@ def test_a_floor_of_a_figure_that_no_report_would_have_is_refused_with_those_it_
         load_pipeline(pipeline)
 
 
+WINDOWS = 'windows: {time_zone: UTC, open: [{days: [sun], start: "01:00", end: "05:00"}]}\n'
+
+
+@pytest.mark.parametrize(
+    ("windows", "recipe", "problem"),
+    [
+        ("", "{}", "begins a search in the pipeline's windows, and it has none"),
+        (WINDOWS, "{}, start_from: {model: 'models:/tiny@champion'}", "start its trials from another model"),
+        (WINDOWS, "{}", ""),
+    ],
+)
+def test_a_search_by_schedule_needs_windows_and_one_start_for_all_its_trials(tmp_path, windows, recipe, problem):
+    (tmp_path / "contract.yaml").write_text(CONTRACT)
+    searched = "trials: {vary: {optimizer.lr: [0.001, 0.01]}, every: month}\nevaluation: {ranking_share: 0.5}\n"
+    pipeline = tmp_path / "tiny.yaml"
+    pipeline.write_text(PIPELINE.format(recipe=recipe, uri="") + searched + windows)
+    if not problem:
+        assert load_pipeline(pipeline).trials.every == "month"
+        return
+    with pytest.raises(ConfigError, match=problem):
+        load_pipeline(pipeline)
+
+
 TABLE = """\
 pipeline: churn
 source:

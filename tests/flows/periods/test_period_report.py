@@ -11,11 +11,12 @@ import pytest
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.published_files import document_path
+from headway.flows.config.calendar_periods import Period
 from headway.flows.config.profiles import PricesSpec
 from headway.flows.periods import decisions
 from headway.flows.periods.page import written
 from headway.flows.periods.reading import bounds, day, read_period, slow_hosts
-from headway.flows.periods.record import Period, PeriodReport
+from headway.flows.periods.record import PeriodReport
 from headway.flows.report.written_report import to_html, to_markdown
 from headway.tasks.ownership.pipeline_history import FailedRetrain, record_failure
 from headway.tasks.prove.scrub import scrub

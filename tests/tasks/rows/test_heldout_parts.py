@@ -61,8 +61,10 @@ def test_parts_are_asked_for_before_training_and_read_from_the_source_once(days:
     days.write(**columns(b=[2.0] * 40))
     require_parts(days.context, SHARE, SOURCE, manifest)  # found
     require_parts(days.context, 0.0, SOURCE, manifest)  # nothing to tell apart
+    found = parts(days, SHARE, shards)
+    assert found.ranking and found.evaluation, "also where a search is continued after the source has changed"
     with pytest.raises(DataError, match=r"a\.csv"):
-        parts(days, SHARE, shards)
+        parts(days, SHARE / 2, shards)
 
 
 def test_of_a_given_split_a_share_ranks_and_what_ranked_judges_no_more_whatever_is_listed(days: Days) -> None:

@@ -1,0 +1,32 @@
+"""What follows training, whichever way the run came about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headway.data_contracts.store.documents import Link
+from headway.flows.accounts.error_budget import spent_budget
+from headway.flows.config.pipeline_spec import PipelineSpec
+from headway.flows.prefect_api.champion_event import emit_champion_event
+from headway.tasks.core.context import RunContext
+from headway.tasks.ownership.current_run import abandoning_on_failure
+from headway.tasks.registry.champion import RegistrationOutcome
+from headway.tasks.stages.evaluate import evaluate
+from headway.tasks.stages.register import register
+from headway.tasks.stages.verify import verify
+
+
+def evaluate_and_register(run: RunContext, pipeline: PipelineSpec, training: Link) -> tuple[Link, RegistrationOutcome]:
+    """The evaluation, and which version it became."""
+    with abandoning_on_failure(run):
+        checkpoint = verify(run, pipeline.launch, training)
+        evaluation = evaluate(
+            run, pipeline.evaluation, pipeline.registry, pipeline.launch, pipeline.shards, pipeline.source, checkpoint
+        )
+        # As late as it is decided: other retrains may have failed while this one trained.
+        if pipeline.promotion.budget == "freeze" and not run.blocked_promotion:
+            run = replace(run, blocked_promotion=spent_budget(run.workspace, pipeline.job_class))
+        outcome = register(run, pipeline.registry, pipeline.promotion, pipeline.launch, checkpoint, evaluation)
+    if outcome.promoted:
+        emit_champion_event(pipeline.registry.model, outcome.version, outcome.reason)
+    return evaluation, outcome

@@ -1,0 +1,117 @@
+"""A search by schedule: in a period's first window, once its retrain is done; later windows continue it.
+
+The retrain comes first, so that a search of many nights keeps no night's model back.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from zoneinfo import ZoneInfo
+
+from headway.data_contracts.store.digests import sha256_of
+from headway.data_contracts.store.documents import RunSpec, Sha256
+from headway.data_contracts.store.errors import RunStopped
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.config.calendar_periods import bounds_of
+from headway.flows.config.pipeline_spec import PipelineSpec
+from headway.flows.config.request import RetrainRequest
+from headway.flows.report.summary import RetrainSummary
+from headway.flows.trials.stages import search_and_register, shards_of_today
+from headway.flows.trials.summary import TrialsSummary
+from headway.flows.trials.wanted import wanted_trials
+from headway.tasks.core.context import RunContext
+from headway.tasks.ownership import current_search
+from headway.tasks.ownership.current_run import is_permanent
+from headway.tasks.ownership.current_search import Due
+from headway.tasks.ownership.pipeline_history import SearchRecord, iso_utc
+from headway.tasks.search.trials_spec import DECIDES_NOTHING
+from headway.tasks.stages.launch import describe_run, num_training_rows
+
+
+def settings_of(pipeline: PipelineSpec) -> Sha256:
+    """What tells whether a search is still the one that was begun."""
+    parts = {
+        "trials": wanted_trials(pipeline).model_dump(mode="json", exclude=set(DECIDES_NOTHING)),
+        "training": pipeline.training.identity,
+        "shards": pipeline.shards.model_dump(mode="json"),
+    }
+    return sha256_of(parts)
+
+
+def is_search_due(workspace: Workspace, pipeline: PipelineSpec, request: RetrainRequest) -> bool:
+    """Whether the window is to be used for one."""
+    return _due(workspace, pipeline, request) is not None
+
+
+def search_when_due(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest) -> RetrainSummary | None:
+    """Begin or continue the period's search, in what the retrain leaves of the window.
+
+    Returns:
+        What came of the winner. None: none is due, or the next window continues it.
+
+    Raises:
+        HeadwayError: it failed; what the retrain came to stands.
+        RunStopped: a person, or a bound on the cost, stopped it.
+    """
+    if (due := _due(run.workspace, pipeline, request)) is None:
+        return None
+    settings, begun_unix_s = settings_of(pipeline), time.time()
+    run.devices.release()  # each trial takes what it needs
+    try:
+        begun = _begun(run, pipeline, due, settings)
+        begun_unix_s = begun.begun_unix_s
+        made = _searched(run, pipeline, begun)
+    except RunStopped as stopped:
+        if stopped.reason == "requested":
+            current_search.end(run.workspace, run.pipeline, begun_unix_s, settings, "stopped")
+        if stopped.reason != "window closed":
+            raise
+        # The retrain has come to its end: this is no window in which nothing did.
+        run.ledger.event("search.cut", message="the window closes; the next one continues the search")
+        return None
+    except Exception as error:
+        if is_permanent(error):
+            current_search.end(run.workspace, run.pipeline, begun_unix_s, settings, "failed")
+        raise
+    current_search.end(run.workspace, run.pipeline, begun_unix_s, settings, "ended")
+    run.ledger.event("search.ended", message=f"keep trial {made.trials[0].trial} by {made.keep}; see {made.report}")
+    return made.best
+
+
+def _due(workspace: Workspace, pipeline: PipelineSpec, request: RetrainRequest) -> Due | None:
+    trials, windows = pipeline.trials, pipeline.windows
+    if trials is None or trials.every is None or windows is None or not request.in_window:
+        return None
+    zone = ZoneInfo(windows.time_zone)
+    first, _ = bounds_of(trials.every, datetime.datetime.now(zone).date())
+    begin = datetime.datetime.combine(first, datetime.time(), zone)
+    return current_search.due(current_search.newest(workspace, pipeline.pipeline), settings_of(pipeline), begin)
+
+
+def _begun(run: RunContext, pipeline: PipelineSpec, due: Due, settings: Sha256) -> SearchRecord:
+    if due == "continue" and (newest := current_search.newest(run.workspace, run.pipeline)) is not None:
+        message = f"the search of {iso_utc(newest.begun_unix_s)} is continued, on its own code and data"
+        run.ledger.event("search.begun", message=message)
+        return newest
+    run.ledger.event("search.begun", message="a search begins, in what is left of the window")
+    receipt, manifest = shards_of_today(run, pipeline)
+    # Of the settings of the file: it stands for the code and the environment that all trials have, whenever they train.
+    training = pipeline.training.for_rows(num_training_rows(run, manifest))
+    base = run.workspace.publish_document(describe_run(run, training, manifest).run)
+    begun = SearchRecord(
+        state="begun",
+        begun_unix_s=time.time(),
+        settings=settings,
+        receipt=receipt,
+        manifest=manifest,
+        base=base,
+    )
+    current_search.begin(run.workspace, run.pipeline, begun)
+    return begun
+
+
+def _searched(run: RunContext, pipeline: PipelineSpec, begun: SearchRecord) -> TrialsSummary:
+    assert begun.receipt is not None and begun.manifest is not None and begun.base is not None
+    base = run.workspace.load(begun.base, RunSpec)
+    return search_and_register(run, pipeline, begun.receipt, begun.manifest, base)

@@ -1,0 +1,61 @@
+"""The stages of a search, and of what comes before and after it."""
+
+from __future__ import annotations
+
+from headway.data_contracts.store.documents import Link, RunSpec
+from headway.flows.config.pipeline_spec import PipelineSpec
+from headway.flows.report.summary import summarise
+from headway.flows.run.registration import evaluate_and_register
+from headway.flows.trials.report import report
+from headway.flows.trials.summary import TrialsSummary
+from headway.flows.trials.wanted import wanted_trials
+from headway.tasks.core.context import RunContext
+from headway.tasks.rows.heldout_parts import require_parts
+from headway.tasks.rows.slices import require_columns
+from headway.tasks.stages.register import tracking_uri
+from headway.tasks.stages.search import search
+from headway.tasks.stages.shard import shard
+from headway.tasks.stages.snapshot import snapshot
+from headway.tasks.stages.trial_scores import Scoring
+from headway.tasks.stages.validate import validate
+
+
+def shards_of_today(run: RunContext, pipeline: PipelineSpec) -> tuple[Link, Link]:
+    """The receipt and the manifest of today's data."""
+    files = snapshot(run, pipeline.contract, pipeline.source)
+    require_columns(run.workspace, pipeline.evaluation.slices, files)
+    receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
+    manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
+    require_parts(run, pipeline.evaluation.ranking_share, pipeline.source, manifest)
+    return receipt, manifest
+
+
+def scoring_of(pipeline: PipelineSpec) -> Scoring:
+    return Scoring(
+        evaluation=pipeline.evaluation, launch=pipeline.launch, shards=pipeline.shards, source=pipeline.source
+    )
+
+
+def search_and_register(
+    run: RunContext, pipeline: PipelineSpec, receipt: Link, manifest: Link, base: RunSpec | None = None
+) -> TrialsSummary:
+    """Train a model with each of several settings, rank them, and continue with the best as a retrain does.
+
+    Args:
+        base: a run whose code and environment the trials are to have; None: what there is now.
+    """
+    # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
+    found = search(
+        run,
+        wanted_trials(pipeline),
+        pipeline.training,
+        scoring_of(pipeline),
+        manifest,
+        tracking_uri(run, pipeline.registry),
+        base,
+    )
+    # From here on the flow run works on the best one's run, and takes its lock.
+    run.at.run = found.best.run.sha256[:16]
+    best = pipeline.model_copy(update={"training": found.best.trial.training})
+    evaluation, outcome = evaluate_and_register(run, best, found.best.run)
+    return report(run, found, summarise(run, best, receipt, evaluation, outcome))

@@ -1,0 +1,56 @@
+"""The search that a pipeline is at: begun by its schedule, ended; an event of the pipeline's history each.
+
+One that a window cut is finished in the next windows, on the data and the code that it began with: else a pipeline
+whose data change daily would start its trials anew in every window.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Literal
+
+from headway.data_contracts.store.documents import Sha256
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.ownership.pipeline_history import PipelineEvent, SearchRecord, SearchState, append, read
+
+Due = Literal["begin", "continue"]
+
+
+def due(newest: SearchRecord | None, settings: Sha256, period_begin: datetime.datetime) -> Due | None:
+    """What a window has to do about searches; None: nothing before the next period.
+
+    Args:
+        newest: the one on record.
+        settings: of the pipeline file as it is.
+        period_begin: when the week, month or quarter of now began.
+    """
+    if newest is None:
+        return "begin"
+    is_same = newest.settings == settings
+    if newest.state == "begun":
+        return "continue" if is_same and newest.manifest is not None else "begin"
+    # What failed with these settings would fail again in every window; what a person stopped, a person begins again.
+    if newest.state == "failed" and not is_same:
+        return "begin"
+    return "begin" if newest.begun_unix_s < period_begin.timestamp() else None
+
+
+def newest(workspace: Workspace, pipeline: str) -> SearchRecord | None:
+    return read(workspace, pipeline).search
+
+
+def begin(workspace: Workspace, pipeline: str, record: SearchRecord) -> None:
+    """Before the first trial trains: should this machine die, the next window knows which search to continue."""
+    _write(workspace, pipeline, record)
+
+
+def end(workspace: Workspace, pipeline: str, begun_unix_s: float, settings: Sha256, state: SearchState) -> None:
+    """It is over, and needs its data no more."""
+    _write(workspace, pipeline, SearchRecord(state=state, begun_unix_s=begun_unix_s, settings=settings))
+
+
+def _write(workspace: Workspace, pipeline: str, record: SearchRecord) -> None:
+    def changed(before: PipelineEvent) -> PipelineEvent:
+        return before.model_copy(update={"event": "search", "search": record})
+
+    append(workspace, pipeline, changed, why=f"search {record.state}")

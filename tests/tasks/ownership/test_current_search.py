@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from headway.data_contracts.store.documents import Link
+from headway.tasks.ownership.current_search import Due, due
+from headway.tasks.ownership.pipeline_history import SearchRecord, SearchState
+
+BEGIN = datetime.datetime(2026, 10, 1, tzinfo=datetime.UTC)
+OWN, OTHER = "a" * 64, "b" * 64
+DAY_S = 86_400.0
+
+
+def record(state: SearchState, days_after: float, settings: str = OWN) -> SearchRecord:
+    link = Link(kind="manifest", sha256="c" * 64) if state == "begun" else None
+    return SearchRecord(
+        state=state,
+        begun_unix_s=BEGIN.timestamp() + days_after * DAY_S,
+        settings=settings,
+        receipt=link,
+        manifest=link,
+        base=link,
+    )
+
+
+@pytest.mark.parametrize(
+    ("newest", "wanted"),
+    [
+        (None, "begin"),
+        (record("ended", -1), "begin"),
+        (record("ended", 0), None),
+        (record("ended", 30, OTHER), None),
+        (record("begun", -100), "continue"),
+        (record("begun", 5), "continue"),
+        (record("begun", 5, OTHER), "begin"),
+        (record("failed", -1), "begin"),
+        (record("failed", 5), None),
+        (record("failed", 5, OTHER), "begin"),
+        (record("stopped", 5), None),
+        (record("stopped", 5, OTHER), None),
+        (record("stopped", -1), "begin"),
+    ],
+)
+def test_a_period_has_one_search_which_windows_continue_until_it_is_over(
+    newest: SearchRecord | None, wanted: Due | None
+) -> None:
+    assert due(newest, OWN, BEGIN) == wanted
