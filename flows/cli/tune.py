@@ -15,6 +15,10 @@ from headway.training.observe.process_ends import process_start_unix_s
 def tune(
     pipeline: Pipeline,
     rounds: Annotated[int, typer.Option(metavar="N", min=3, max=50, help="How often each value takes its turn.")] = 5,
+    advise: Annotated[
+        bool,
+        typer.Option("--advise", help="Also try learning rates and larger micro-batches; both change the model."),
+    ] = False,
     workspace: WorkspaceUri = "",
     stop_at: StopAt = "",
     stop_after: StopAfter = "",
@@ -28,7 +32,11 @@ def tune(
     """
     started_unix_s = process_start_unix_s()
     request = TuneRequest(
-        pipeline=pipeline, workspace=workspace, rounds=rounds, **stop_fields(stop_at, stop_after, started_unix_s)
+        pipeline=pipeline,
+        workspace=workspace,
+        rounds=rounds,
+        advise=advise,
+        **stop_fields(stop_at, stop_after, started_unix_s),
     )
     from headway.flows.config.pipeline_file import using_pipeline_file
 
@@ -44,11 +52,15 @@ def _run(request: TuneRequest, started_unix_s: float, *, as_json: bool) -> None:
     from headway.flows.report.terminal import JsonLines
     from headway.flows.run.command_view import watch_flows
     from headway.flows.tune.flow import tune_here
-    from headway.flows.tune.report import print_tuning
+    from headway.flows.tune.report import print_advice, print_tuning
 
     view = watch_flows(started_unix_s, as_json=as_json)
-    tuning = tune_here(request)
+    tuning, advice, page = tune_here(request)
     if isinstance(view, JsonLines):
         view({"event": "tuning", **tuning.model_dump(mode="json")})
-    else:
-        print_tuning(tuning)
+        if advice is not None:
+            view({"event": "tuning.advice", "page": page, **advice.model_dump(mode="json")})
+        return
+    print_tuning(tuning)
+    if advice is not None:
+        print_advice(advice, page)

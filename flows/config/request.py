@@ -166,6 +166,13 @@ class TuneRequest(TrainingRequest):
 
     rounds: int = Field(default=5, ge=3, le=50, title="Rounds", description="How often each value takes its turn.")
 
+    advise: bool = Field(
+        default=False,
+        title="Advise",
+        description="On: also try learning rates and larger micro-batches, which change the model; none is taken.",
+    )
+
     @property
     def command(self) -> str:
-        return tune_command(self.pipeline, self.workspace, f"--rounds {self.rounds}")
+        options = (f"--rounds {self.rounds}", *(["--advise"] if self.advise else []))
+        return tune_command(self.pipeline, self.workspace, *options)

@@ -5,18 +5,31 @@ snapshot ─► validate ─► shard ─► ranks ─► buckets ─► loader 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from headway.flows.config.pipeline_file import pipeline_file
 from headway.flows.config.preflight import check_contract
 from headway.flows.config.request import TuneRequest
 from headway.flows.run.session import session
+from headway.flows.tune.advice_page import render_html
 from headway.flows.tune.measuring import Tuner
 from headway.tasks.stages.shard import shard
 from headway.tasks.stages.snapshot import snapshot
 from headway.tasks.stages.validate import validate
+from headway.tasks.tuning import record
+from headway.tasks.tuning.advice import Advice
 from headway.tasks.tuning.record import Tuning
 
 
-def tune_here(request: TuneRequest) -> Tuning:
+class Tuned(NamedTuple):
+    tuning: Tuning
+    advice: Advice | None
+    """None: none was asked for."""
+    page: str
+    """Where it is shown; empty: nowhere."""
+
+
+def tune_here(request: TuneRequest) -> Tuned:
     """Raises: as a retrain, up to its training."""
     with session(request) as (run, pipeline):
         with run.ledger.span("check"):
@@ -24,4 +37,12 @@ def tune_here(request: TuneRequest) -> Tuning:
         files = snapshot(run, pipeline.contract, pipeline.source)
         receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
         manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
-        return Tuner(run, pipeline, manifest, rounds=request.rounds).tune()
+        tuner = Tuner(run, pipeline, manifest, rounds=request.rounds)
+        tuning = tuner.tune()
+        if not request.advise:
+            return Tuned(tuning, None, "")
+        advice = tuner.advise()
+        place = f"{record.FOLDER}/{pipeline.pipeline}-advice"
+        run.workspace.publish_json(f"{place}.json", advice.model_dump(mode="json"))
+        run.workspace.publish(f"{place}.html", render_html(advice).encode())
+        return Tuned(tuning, advice, run.workspace.uri_of(f"{place}.html"))

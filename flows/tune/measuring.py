@@ -20,7 +20,8 @@ from headway.flows.config.tuned import is_explicit, says_when_to_save, shown, wh
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import gang_for
 from headway.tasks.stages.launch import describe_run, num_training_rows
-from headway.tasks.tuning import record
+from headway.tasks.tuning import advice, record
+from headway.tasks.tuning.advice import Advice, LearningRates, MicroBatch
 from headway.tasks.tuning.choice import DAY_S, FailureRecord, Measured, Settings, choose, choose_interval
 from headway.tasks.tuning.machine import machine_here
 from headway.tasks.tuning.record import TunedSetting, Tuning
@@ -48,6 +49,7 @@ PREFETCH_BYTES = (64 << 20, 256 << 20, 1 << 30)
 LEAST_WAIT = 0.02
 """Of a step, for its batch: a loader that keeps nobody waiting longer cannot win as much as is asked of a setting."""
 NUM_SAVES = 6
+MICRO_BATCHES = 6
 MAX_FAILURE_CHARS = 200
 EXPLICIT = "the pipeline file says it"
 
@@ -85,6 +87,7 @@ class Tuner:
         self._best, self._digest, self._num_steps, self._num_gangs = pipeline, "", 0, 0
         self._step_s = self._data_s = 0.0
         self._num_parameters = 0
+        self._folder = workspace.local_path(f"{record.FOLDER}/work-{pipeline.pipeline}")
 
     def tune(self) -> Tuning:
         """Measure, choose, and write it down in the workspace.
@@ -92,7 +95,6 @@ class Tuner:
         Raises: as training would; or RunStopped, and nothing is written then.
         """
         started_s = time.monotonic()
-        self._folder = self._context.workspace.local_path(f"{record.FOLDER}/work-{self._pipeline.pipeline}")
         with working_folder(self._folder):
             settings = [self._ranks(), *self._exchange(), *self._loader()]
             interval, stalls_s, durable_s, failures = self._checkpoints()
@@ -112,6 +114,45 @@ class Tuner:
         )
         record.keep(self._context.workspace, tuning)
         return tuning
+
+    def advise(self) -> Advice:
+        """Measure what moves bits, and take none of it. After `tune`, with the best of what moves none."""
+        spec, now = self._training, self._pipeline.training
+        with working_folder(self._folder):
+            scale = advice.factors()
+            answer = self._gang(self._best, (self._trial(),), rounds=1, lr_factors=tuple(scale))
+            rates = LearningRates(rates=tuple(now.optimizer.lr * each for each in scale), losses=answer.losses)
+            self._report(f"learning rates: {len(answer.losses)} of {len(scale)} steps, {_range_of(rates)}")
+            batches = tuple(self._micro_batches())
+        return Advice(
+            pipeline=self._pipeline.pipeline,
+            machine=machine_here(),
+            measured_unix_s=time.time(),
+            global_batch_sequences=spec.global_batch_sequences,
+            learning_rate=now.optimizer.lr,
+            learning_rates=rates,
+            micro_batches=batches,
+        )
+
+    def _micro_batches(self) -> Iterator[MicroBatch]:
+        """Up to the first that cannot run: larger ones need more."""
+        spec, world = self._training, self._best.launch.world_size
+        for each in advice.larger(spec.micro_batch_sequences, spec.global_batch_sequences, MICRO_BATCHES):
+            wanted = spec.model_copy(update={"micro_batch_sequences": each})
+            if not can_share(wanted, world):
+                return
+            trial = self._trial().model_copy(update={"micro_batch_sequences": each})
+            try:
+                answer = self._gang(self._best, (trial,), rounds=self._rounds)
+            except TrainingFailed as error:
+                if each == spec.micro_batch_sequences:
+                    raise
+                failure = self._failure(f"micro-batch {each}", error)
+                yield MicroBatch(sequences=each, failure=failure)
+                return
+            step_s = statistics.median(answer.trials[0].step_s)
+            self._report(f"micro-batch {each}: {1000 * step_s:.2f} ms a step")
+            yield MicroBatch(sequences=each, step_s=step_s, peak_bytes=answer.peak_bytes)
 
     def _ranks(self) -> TunedSetting:
         """How many ranks of this machine; a gang for each in each round."""
@@ -321,12 +362,24 @@ class Tuner:
         return TuningTrial(bucket_bytes=of.training.bucket_bytes, loader=of.launch.loader)
 
     def _gang(
-        self, pipeline: PipelineSpec, trials: tuple[TuningTrial, ...], *, rounds: int, num_saves: int = 0
+        self,
+        pipeline: PipelineSpec,
+        trials: tuple[TuningTrial, ...],
+        *,
+        rounds: int,
+        num_saves: int = 0,
+        lr_factors: tuple[float, ...] = (),
     ) -> TuningAnswer:
         self._num_gangs += 1
         folder: Path = self._folder / f"{self._num_gangs:03d}"
         folder.mkdir()
-        request = TuningRequest(trials=trials, rounds=rounds, num_steps=self._num_steps or None, num_saves=num_saves)
+        request = TuningRequest(
+            trials=trials,
+            rounds=rounds,
+            num_steps=self._num_steps or None,
+            num_saves=num_saves,
+            lr_factors=lr_factors,
+        )
         (folder / REQUEST_NAME).write_text(request.model_dump_json())
         # On this machine a node is no more than an agent: one has all ranks.
         # One attempt: what fails once is no setting to take, and is not worth the wait before another.
@@ -356,6 +409,11 @@ class Tuner:
 
     def _report(self, message: str) -> None:
         self._context.ledger.event("tune.measured", message=message)
+
+
+def _range_of(found: LearningRates) -> str:
+    wanted = found.wanted
+    return "the loss does not fall" if wanted is None else f"the loss falls from {wanted[0]:g} to {wanted[1]:g}"
 
 
 @contextlib.contextmanager

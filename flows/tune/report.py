@@ -6,6 +6,7 @@ from rich.table import Table
 
 from headway.flows.config.tuned import shown
 from headway.flows.console.console import headed, plain_console, print_table
+from headway.tasks.tuning.advice import Advice
 from headway.tasks.tuning.record import TunedSetting, Tuning, path_of
 
 
@@ -38,6 +39,43 @@ def print_tuning(tuning: Tuning) -> None:
         console.print(f"Retrains on equal hardware and versions take it from {path_of(tuning.pipeline)} on.")
     else:
         console.print("Nothing is better than what there is by more than the measurements spread.")
+
+
+def print_advice(advice: Advice, page: str) -> None:
+    """What changes the model, and so is for a person, or a search, to decide."""
+    console = plain_console()
+    console.print("\nFor you to decide, since it changes the model:")
+    console.print(f"{'learning rate':<14} {rates_line(advice)}")
+    console.print(f"{'micro-batch':<14} {micro_batch_line(advice)}")
+    console.print(f"{'page':<14} {page}")
+
+
+def rates_line(advice: Advice) -> str:
+    found = advice.learning_rates
+    beyond = "" if found.diverges_at is None else f"; at {found.diverges_at:g} it diverges"
+    now = f"now {advice.learning_rate:g}{beyond}"
+    if found.wanted is None:
+        return f"no rate lowers the loss by more than batches differ; {now}"
+    low, high = found.wanted
+    search = f"`vary: {{optimizer.lr: {{log_uniform: [{low:g}, {high:g}]}}}}`"
+    return f"the loss falls from {low:g} to {high:g}: {search}; {now}"
+
+
+def micro_batch_line(advice: Advice) -> str:
+    now, *others = advice.micro_batches
+    if not others:
+        return f"{now.sequences}: a larger one does not cut the global batch among the ranks"
+    largest, fastest = advice.largest, advice.fastest
+    failure = next((f"; {each.failure}" for each in others if each.failure), "")
+    assert now.step_s is not None and fastest.step_s is not None
+    gain = now.step_s / fastest.step_s - 1
+    faster = (
+        f"{fastest.sequences} is fastest, {100 * gain:.0f} % more rows a second than {now.sequences}"
+        if fastest != now and gain > 0
+        else f"{now.sequences}, that of now, is fastest"
+    )
+    used = f"{largest.peak_bytes / (1 << 20):,.0f} MiB a rank"
+    return f"{largest.sequences} is the largest that ran, with {used}; {faster}{failure}"
 
 
 def _verdict(setting: TunedSetting) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.tuning import record
+from headway.tasks.tuning.advice import Advice
 from headway.tasks.tuning.choice import Settings
 
 TAKEN: dict[str, Settings] = {
@@ -26,9 +28,10 @@ def test_a_retrain_that_takes_what_was_measured_comes_to_the_same_bits_and_run(
     )
     (project.root / "tiny.yaml").write_text(text)
     shards = project.files("shards/**/*")
-    done = here("tune", str(project.pipeline), "--rounds", "3", "--json", "--workspace", str(project.workspace))
+    asked = ("--rounds", "3", "--advise", "--json", "--workspace", str(project.workspace))
+    done = here("tune", str(project.pipeline), *asked)
     assert done.returncode == 0, done.stderr
-    last = json.loads(done.stdout.splitlines()[-1])
+    last, advised = map(json.loads, done.stdout.splitlines()[-2:])
     assert last.pop("event") == "tuning"
     made = record.Tuning.model_validate(last)
     assert project.files("shards/**/*") == shards, "what a retrain would train on is found"
@@ -40,7 +43,13 @@ def test_a_retrain_that_takes_what_was_measured_comes_to_the_same_bits_and_run(
     workspace = Workspace(str(project.workspace))
     assert record.read(workspace, "tiny") == made
     left = {path.name for path in (project.workspace / "tuning").iterdir()}
-    assert left == {"tiny.json", "work-tiny.lock"}, "trials leave nothing"
+    assert left == {"tiny.json", "work-tiny.lock", "tiny-advice.json", "tiny-advice.html"}, "trials leave nothing"
+    assert advised.pop("event") == "tuning.advice" and Path(advised.pop("page")).read_text().count("<svg") >= 1
+    advice = Advice.model_validate(advised)
+    losses = advice.learning_rates.losses
+    assert advice.learning_rates.wanted is not None and min(losses) < losses[0] < max(losses)
+    assert [each.sequences for each in advice.micro_batches][:1] == [advice.micro_batches[0].sequences]
+    assert all(each.step_s and each.peak_bytes for each in advice.micro_batches)
 
     # Whatever this machine found: all of it taken at once.
     settings = tuple(each.model_copy(update={"taken": TAKEN[each.name]}) for each in made.settings)

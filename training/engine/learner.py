@@ -97,8 +97,12 @@ class Learner:
         # Too large a scale leaves the loss finite; one that is not finite either is for the guard.
         return math.isfinite(sums.nats) and not math.isfinite(gradient_norm) and self._scaler.back_off()
 
-    def update(self, step: int, sums: Sums, gradient_norm: float) -> float:
-        """One optimizer step on the gradient, whose norm is finite. Returns the learning rate."""
+    def update(self, step: int, sums: Sums, gradient_norm: float, *, lr_factor: float | None = None) -> float:
+        """One optimizer step on the gradient, whose norm is finite. Returns the learning rate.
+
+        Args:
+            lr_factor: what peak learning rates are multiplied by; None: the schedule's.
+        """
         if sums.replica_square is not None:
             # Without the loss scale, which changes from step to step.
             unscaled = gradient_norm * max(1, sums.num_tokens)
@@ -109,7 +113,7 @@ class Learner:
         self._scaler.succeed()
         # Steps that fp16 skipped moved no moment, so they do not count for bias correction.
         num_updates = step + 1 - self._scaler.num_skipped
-        lr = self._optimizer.step(step, num_updates=num_updates)
+        lr = self._optimizer.step(step, num_updates=num_updates, factor=lr_factor)
         if self._average is not None:
             self._average.update(num_updates)
         return lr

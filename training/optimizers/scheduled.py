@@ -51,13 +51,15 @@ class ScheduledOptimizer:
                 rule = _rule(treatment, {name: own[name] for name in members}, model, optimizer)
                 self._paced.append(_GroupSchedule(rule, lr * scale))
 
-    def step(self, step: int, *, num_updates: int | None = None) -> float:
+    def step(self, step: int, *, num_updates: int | None = None, factor: float | None = None) -> float:
         """Update the parameters from their gradients; the first step is 0. Returns AdamW's or SGD's learning rate.
 
         Args:
             num_updates: counts this one; fewer than `step + 1` where steps were skipped.
+            factor: what peak learning rates are multiplied by; None: the schedule's.
         """
-        factor = lr_factor(self._spec.schedule, step, self._spec.max_steps)
+        if factor is None:
+            factor = lr_factor(self._spec.schedule, step, self._spec.max_steps)
         for rule, peak_lr in self._paced:
             # Bias correction counts updates: a step that was skipped moved no moment.
             rule.update(peak_lr * factor, step + 1 if num_updates is None else num_updates)

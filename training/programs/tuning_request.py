@@ -12,6 +12,8 @@ REQUEST_NAME, ANSWER_NAME = "tuning-request.json", "tuning-answer.json"
 class TuningTrial(Frozen):
     bucket_bytes: int
     loader: LoaderSpec
+    micro_batch_sequences: int | None = None
+    """None: the run's own."""
 
 
 class TuningRequest(Frozen):
@@ -23,6 +25,8 @@ class TuningRequest(Frozen):
     """Counted steps of each trial; None: as many as `trial_s` has room for."""
     num_saves: int = 0
     """Checkpoints to save and measure, by the first trial's settings."""
+    lr_factors: tuple[float, ...] = ()
+    """Of a learning-rate range test: what the learning rate is multiplied by, step after step."""
 
 
 class TrialTimes(Frozen):
@@ -43,3 +47,7 @@ class TuningAnswer(Frozen):
     """Of each save: what steps lost to it."""
     durable_s: tuple[float, ...] = ()
     """Of each save: until it was safe."""
+    losses: tuple[float, ...] = ()
+    """Of each step of the range test, up to the first that was not finite."""
+    peak_bytes: int = 0
+    """Memory of rank 0 at most: of its device, or of its process where it has none."""

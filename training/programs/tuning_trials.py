@@ -6,11 +6,14 @@ import collections
 import contextlib
 import gc
 import math
+import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import torch
 
 from headway.data_contracts.store.documents import DeviceFingerprint, Link
 from headway.data_contracts.store.publication import Workspace
@@ -22,7 +25,7 @@ from headway.training.checkpoint.save import Checkpointer, SavedCheckpoint
 from headway.training.config.checkpoints import CheckpointSpec
 from headway.training.config.parallel import mesh_that_decides_bits
 from headway.training.config.shards import TRAIN
-from headway.training.config.training_spec import replicas_per_rank
+from headway.training.config.training_spec import TrainingSpec, replicas_per_rank
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.engine.batches import RankBatches, prefetched, proof_batch
 from headway.training.engine.learner import Learner
@@ -92,6 +95,7 @@ class _Trials:
                 step_s[index].append(statistics.median(each.step_s for each in steps))
                 data_s[index].append(statistics.median(each.data_s for each in steps))
                 digests[index] = digests[index] or digest
+        losses = self._range_test(trials[0], request.lr_factors)
         stall_s, durable_s = self._saves(trials[0], request.num_saves, run_dir / "checkpoints")
         return TuningAnswer(
             num_steps=num_steps,
@@ -103,15 +107,26 @@ class _Trials:
             ),
             stall_s=tuple(stall_s),
             durable_s=tuple(durable_s),
+            losses=tuple(losses),
+            peak_bytes=self._peak_bytes(),
         )
+
+    def _peak_bytes(self) -> int:
+        device = self._group.device
+        if device.type == "cuda":
+            return torch.cuda.max_memory_allocated(device)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
     def _agreed(self, number: int) -> int:
         """Rank 0's: each has a clock of its own."""
         return int.from_bytes(self._group.from_leader(number.to_bytes(4, "big")), "big")
 
+    def _spec(self, trial: TuningTrial) -> TrainingSpec:
+        micro = trial.micro_batch_sequences or self._training.micro_batch_sequences
+        return self._training.model_copy(update={"bucket_bytes": trial.bucket_bytes, "micro_batch_sequences": micro})
+
     def _learner(self, trial: TuningTrial) -> Learner:
-        spec = self._training.model_copy(update={"bucket_bytes": trial.bucket_bytes})
-        learner = Learner(self._documents.recipe(), spec, self._group)
+        learner = Learner(self._documents.recipe(), self._spec(trial), self._group)
         self._num_parameters = learner.num_parameters
         return learner
 
@@ -134,7 +149,7 @@ class _Trials:
         self, learner: Learner, trial: TuningTrial, stop: int
     ) -> Iterator[Callable[[Callable[[], None] | None], _Step]]:
         """In the body, a call is the next step; it is given what to do before the weights change."""
-        batches = RankBatches(self._reader, self._training, share=learner.share, device=self._group.device)
+        batches = RankBatches(self._reader, self._spec(trial), share=learner.share, device=self._group.device)
         with prefetched(batches, trial.loader, start=0, stop=stop) as made:
             numbered = enumerate(made)
 
@@ -156,6 +171,30 @@ class _Trials:
 
             self._group.barrier()  # nobody's clock runs while another still builds its model
             yield step
+
+    def _range_test(self, trial: TuningTrial, factors: Sequence[float]) -> list[float]:
+        """Losses of steps from fresh weights, each at its learning rate (Smith, 2017, "Cyclical Learning Rates").
+
+        Returns:
+            Up to the first that is not finite.
+        """
+        if not factors:
+            return []
+        learner, losses = self._learner(trial), list[float]()
+        batches = RankBatches(self._reader, self._training, share=learner.share, device=self._group.device)
+        with prefetched(batches, trial.loader, start=0, stop=len(factors)) as made:
+            for number, (micro_batches, factor) in enumerate(zip(made, factors, strict=True)):
+                sums = learner.exchange(learner.backward(number, micro_batches), stop=False)
+                norm = learner.gradient_norm(sums)
+                if learner.overflowed(sums, norm):
+                    learner.discard()
+                elif not math.isfinite(norm) or not math.isfinite(sums.loss):
+                    break  # on all ranks alike: both are sums over all
+                else:
+                    learner.update(number, sums, norm, lr_factor=factor)
+                losses.append(sums.loss)
+                self._heartbeat()
+        return losses
 
     def _saves(self, trial: TuningTrial, num_saves: int, folder: Path) -> tuple[list[float], list[float]]:
         """What each save costs the steps around it, and how long it takes until it is safe."""

@@ -57,7 +57,7 @@ class Scripted(Tuner):
         self._context = cast(Any, SimpleNamespace(ledger=SimpleNamespace(event=lambda *_, **__: None)))
 
     def _gang(
-        self, pipeline: PipelineSpec, trials: Sequence[TuningTrial], *, rounds: int, num_saves: int = 0
+        self, pipeline: PipelineSpec, trials: Sequence[TuningTrial], *, rounds: int, num_saves: int = 0, **_: Any
     ) -> TuningAnswer:
         found = [self._steps_s[pipeline.launch.world_size], *(self._steps_s[each.bucket_bytes] for each in trials[1:])]
         steps_s = [each for each in found if each is not None]

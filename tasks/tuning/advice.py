@@ -1,0 +1,118 @@
+"""What changes the model, and so is a person's to change: learning rates and the micro-batch, as measured. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from headway.data_contracts.store.documents import Frozen
+from headway.tasks.tuning.machine import Machine
+
+NUM_RATES = 120
+FACTORS = (1e-3, 1e3)
+"""Of the file's learning rate: where a range test begins and ends."""
+SMOOTHED_OVER = 7
+"""Steps, around each: one batch is harder than another."""
+FALLEN = 0.1
+"""Of the whole fall of the loss: where rates begin to move it."""
+DIGITS = 2
+
+
+class LearningRates(Frozen):
+    """A range test: one step at each rate, from fresh weights."""
+
+    rates: tuple[float, ...]
+    """As `optimizer.lr` would say them, ascending."""
+    losses: tuple[float, ...]
+    """Nats a token; up to the first that was not finite."""
+
+    @property
+    def smoothed(self) -> list[float]:
+        half = SMOOTHED_OVER // 2
+        return [
+            statistics.fmean(self.losses[max(0, place - half) : place + half + 1]) for place in range(len(self.losses))
+        ]
+
+    @property
+    def wanted(self) -> tuple[float, float] | None:
+        """The range to search: from where the loss begins to fall to where it is lowest; None: it does not fall.
+
+        The lowest is the last rate that still gains, and too high for a whole run; a search finds how much.
+        """
+        if len(self.losses) < 2 * SMOOTHED_OVER:
+            return None
+        smoothed = self.smoothed
+        start = statistics.fmean(self.losses[:SMOOTHED_OVER])
+        lowest = min(range(len(smoothed)), key=smoothed.__getitem__)
+        noise = statistics.stdev(self.losses[:SMOOTHED_OVER])
+        if start - smoothed[lowest] <= 2 * noise:
+            return None
+        begun = next(
+            place for place, loss in enumerate(smoothed) if loss <= start - FALLEN * (start - smoothed[lowest])
+        )
+        return rounded(self.rates[begun]), rounded(self.rates[lowest])
+
+    @property
+    def diverges_at(self) -> float | None:
+        """The first rate past the lowest loss at which it is as before training, or not finite; None: none was."""
+        if len(self.losses) < SMOOTHED_OVER:
+            return rounded(self.rates[len(self.losses)]) if len(self.losses) < len(self.rates) else None
+        smoothed = self.smoothed
+        start = statistics.fmean(self.losses[:SMOOTHED_OVER])
+        lowest = min(range(len(smoothed)), key=smoothed.__getitem__)
+        past = next((place for place in range(lowest, len(smoothed)) if smoothed[place] > start), len(smoothed))
+        return rounded(self.rates[past]) if past < len(self.rates) else None
+
+
+class MicroBatch(Frozen):
+    """A micro-batch that was tried."""
+
+    sequences: int
+    step_s: float | None = None
+    """None: it could not run."""
+    peak_bytes: int = 0
+    """Of a rank."""
+    failure: str = ""
+
+
+class Advice(Frozen):
+    """What `headway tune --advise` measured beside what it takes."""
+
+    pipeline: str
+    machine: Machine
+    measured_unix_s: float
+    global_batch_sequences: int
+    learning_rate: float
+    """The file's."""
+    learning_rates: LearningRates
+    micro_batches: tuple[MicroBatch, ...]
+    """That of now first, then larger ones."""
+
+    @property
+    def largest(self) -> MicroBatch:
+        """That ran."""
+        return [each for each in self.micro_batches if each.step_s is not None][-1]
+
+    @property
+    def fastest(self) -> MicroBatch:
+        ran = [each for each in self.micro_batches if each.step_s is not None]
+        return min(ran, key=lambda each: each.step_s or math.inf)
+
+
+def factors() -> list[float]:
+    """Of a range test's steps, in even ratios."""
+    low, high = FACTORS
+    return [low * (high / low) ** (number / (NUM_RATES - 1)) for number in range(NUM_RATES)]
+
+
+def rounded(rate: float) -> float:
+    return float(f"{rate:.{DIGITS}g}")
+
+
+def larger(now: int, whole: int, at_most: int) -> Sequence[int]:
+    """Micro-batches to try: that of now and its doublings that cut the global batch evenly."""
+    found = [now]
+    while len(found) < at_most and found[-1] * 2 <= whole and whole % (found[-1] * 2) == 0:
+        found.append(found[-1] * 2)
+    return found

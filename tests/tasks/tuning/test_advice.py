@@ -1,0 +1,50 @@
+"""What a range test and trials of micro-batches say; and when they say nothing."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from headway.tasks.tuning.advice import LearningRates, factors, larger
+
+RATES = tuple(0.01 * each for each in factors())
+
+
+def curve(falls_at: float, lowest_at: float, noise: float, seed: int = 0) -> LearningRates:
+    """The loss of ten classes: flat, falling from one rate to another by two nats, then rising."""
+    draw, losses = random.Random(seed), list[float]()
+    for rate in RATES:
+        share = math.log(max(rate / falls_at, 1.0)) / math.log(lowest_at / falls_at)
+        loss = 2.3 - 2 * share if share <= 1 else 0.3 + 5 * (share - 1)
+        losses.append(loss + draw.gauss(0, noise))
+    return LearningRates(rates=RATES, losses=tuple(losses))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_range_to_search_goes_from_where_the_loss_falls_to_where_it_is_lowest(seed: int) -> None:
+    found = curve(1e-3, 0.1, noise=0.03, seed=seed)
+    assert found.wanted is not None and found.diverges_at is not None
+    low, high = found.wanted
+    assert 1e-3 < low < 4e-3 and 0.05 < high < 0.2 < found.diverges_at
+
+
+def test_where_no_rate_lowers_the_loss_by_more_than_batches_differ_there_is_no_range() -> None:
+    draw = random.Random(1)
+    flat = LearningRates(rates=RATES, losses=tuple(2.3 + draw.gauss(0, 0.3) for _ in RATES))
+    assert flat.wanted is None
+
+
+def test_a_loss_that_is_not_finite_ends_the_test_and_is_where_it_diverges() -> None:
+    whole = curve(1e-3, 0.1, noise=0.0)
+    cut = LearningRates(rates=RATES, losses=whole.losses[:85])
+    assert cut.wanted == whole.wanted and cut.diverges_at == pytest.approx(RATES[85], rel=0.05)
+    at_once = LearningRates(rates=RATES, losses=())
+    assert at_once.wanted is None and at_once.diverges_at == pytest.approx(RATES[0], rel=0.05)
+
+
+def test_micro_batches_are_doublings_that_cut_the_global_batch_evenly() -> None:
+    assert larger(8, 64, 6) == [8, 16, 32, 64]
+    assert larger(8, 24, 6) == [8]
+    assert larger(1, 1024, 3) == [1, 2, 4]
