@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 OTHER_VALUES = "the encoder may want other values than made-up ones; the source's first rows will tell"
 OF_THE_LENGTH = {"max_steps", "max_epochs", "schedule", *DECIDES_NO_BIT} | {
-    *("global_batch_sequences", "guards", "order", "validation")
+    *("global_batch_sequences", "batch_ramp", "guards", "order", "validation")
 }
 """Fields of the training configuration that a first step does not depend on."""
 ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))

@@ -85,6 +85,8 @@ def make_small_project(pipeline: PipelineSpec, file: Path, scratch: Path, *, ste
         excluded.append("from fresh weights: the model to start from is in a registry")
     if pipeline.training.order.mix:
         excluded.append("without the datasets mixed in, whose shards are in a workspace")
+    if pipeline.training.batch_ramp is not None:
+        excluded.append("at the largest batch throughout: smaller ones take less time and memory")
     return SmallProject(
         file=folder / file.name, steps=small.training.max_steps, subset=subset, excluded=tuple(excluded)
     )
@@ -105,6 +107,8 @@ def smaller(pipeline: PipelineSpec, subset: Subset, steps: int = STEPS) -> Pipel
                     "start_from": None,
                     "validation": training.validation if subset.is_all else None,
                     "profile": None,
+                    # The largest batch is the one that memory and time are to do for.
+                    "batch_ramp": None,
                     "order": order.model_copy(update={"mix": ()}),
                 }
             ),

@@ -60,6 +60,7 @@ NOTICES = {
     "job.again": "job",
     "job.unknown": "job",
     "attempt.retry": "retry",
+    "batch.grown": "batch",
     "guard": "guard",
     "checkpoint.quarantined": "quarantine",
     "checkpoint.damaged": "damaged",

@@ -40,6 +40,7 @@ MOMENTS = frozenset(
         *("host.missing", "host.unreachable", "host.excluded", "run.went_back", "run.lost", "run.stopped"),
         *("job.submitted", "job.found", "job.again", "job.requeue", "job.stop", "worker.lost", "pipeline.starving"),
         *("stage.damaged", "version.withdrawn", "alias.moved", "promotion.lost", "champion.damaged"),
+        "batch.grown",
     }
 )
 """Events without a length that stand on the span in which they happened: a run has few of them."""

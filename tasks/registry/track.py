@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OF_TRAINING = ("loss", "rmse", "lr", "grad_norm", "gradient_noise_scale", "mfu", "memory_bytes", "sent_bytes")
+OF_TRAINING = (
+    *("loss", "rmse", "lr", "grad_norm", "gradient_noise_scale", "batch_rows", "mfu", "memory_bytes", "sent_bytes"),
+)
 OF_TIME = ("data_s", "forward_s", "backward_s", "sync_s", "staging_s", "optimizer_s", "communication_s")
 SERIES = {
     **{name: f"train/{name}" for name in OF_TRAINING},

@@ -218,7 +218,7 @@ class TrialsSpec(Frozen):
         """
         for name in (*self.vary, *self.derive):
             _require_setting(name, "trials.derive" if name in self.derive else WHERE)
-            if self.rungs is not None and name in (*LENGTHS, *(() if training.max_epochs is None else OF_EPOCHS)):
+            if self.rungs is not None and decides_length(name, training):
                 raise ConfigError(
                     f"trials that are compared at rungs are to be of one length, and `{name}` varies.",
                     where=f"{'trials.derive' if name in self.derive else WHERE}.{name}",
@@ -277,6 +277,12 @@ def numbered(
         if len(trials) == at_most:
             break
     return tuple(trials)
+
+
+def decides_length(name: str, training: TrainingSpec) -> bool:
+    """Whether trials in which a setting varies may have different numbers of steps."""
+    is_of_epochs = name in OF_EPOCHS or name.split(".")[0] == "batch_ramp"
+    return name in LENGTHS or (training.max_epochs is not None and is_of_epochs)
 
 
 def _require_setting(name: str, where: str) -> None:

@@ -421,6 +421,7 @@ def _rates_line(context: RunContext, training: TrainingSpec) -> str:
         global_batch=training.global_batch_sequences,
         max_steps=training.max_steps,
         has_matrices=may_name_matrices(training.recipe.name, (str(context.base),)),
+        grows=training.batch_ramp is not None,
     )
 
 

@@ -19,7 +19,10 @@ FOLDER = "tuning"
 FORMAT_VERSION = 1
 LAST_UNIX_S = 253402300799.0
 """The end of the year 9999, the last that a date can be shown of."""
-_MOVES_NO_TIME = ("max_steps", "max_epochs", "seed", "schedule", "guards", "validation", "start_from")
+_MOVES_NO_TIME = (
+    *("max_steps", "max_epochs", "seed", "schedule", "guards", "validation", "start_from"),
+    "batch_ramp",  # the largest batch is measured
+)
 
 
 class TunedSetting(Frozen):

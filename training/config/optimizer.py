@@ -69,7 +69,9 @@ class OptimizerSpec(Frozen):
         default=(), description="Parameters to be treated otherwise, before what the recipe says of them."
     )
     scale_with_batch: Literal["none", "linear", "sqrt"] = Field(
-        default="none", description="How learning rates grow with global batch / `reference_batch`."
+        default="none",
+        description="How learning rates grow with global batch / `reference_batch`; with `batch_ramp` by the batch "
+        "of each step.",
     )
     reference_batch: int | None = Field(
         default=None, gt=0, description="Rows of the global batch that the learning rates were chosen for."
@@ -139,11 +141,13 @@ def learning_rate_line(
     global_batch: int,
     max_steps: int,
     has_matrices: bool = True,
+    grows: bool = False,
 ) -> str:
     """Peak learning rates, their scaling and their course in one line, for a person.
 
     Args:
         has_matrices: whether the recipe may name hidden matrices; without any Muon trains nothing.
+        grows: whether the batch comes to that size over the run.
     """
     scale = optimizer.lr_scale(global_batch)
     rates = {"matrices (muon)": optimizer.matrix_lr, "others (adamw)": optimizer.lr}
@@ -157,4 +161,7 @@ def learning_rate_line(
         f"{name} {lr:g}{factor}" + (f" = {lr * scale:.3g}" if factor else "") for name, lr in rates.items()
     )
     short = f" (the peak is not reached in {max_steps} steps)" if schedule.warmup_steps > max_steps else ""
-    return f"{peaks}; warm-up {schedule.warmup_steps} steps{short}, {schedule.kind}"
+    course = ""
+    if grows:
+        course = " at the largest batch, and scaled alike to smaller ones" if factor else ", whatever the batch"
+    return f"{peaks}{course}; warm-up {schedule.warmup_steps} steps{short}, {schedule.kind}"

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.batch_ramp import BatchPhases, BatchRampSpec
 from headway.training.config.checkpoints import CheckpointSpec
 from headway.training.config.guards import GuardSpec
 from headway.training.config.optimizer import EmaSpec, OptimizerSpec, ScheduleSpec
@@ -82,6 +83,12 @@ class TrainingSpec(Frozen):
         "there, and the run is described by them, so that a resumed run ends where it would have ended.",
     )
     global_batch_sequences: int = Field(default=8, gt=0, description="Rows of one optimizer step.")
+    batch_ramp: BatchRampSpec | None = Field(
+        default=None,
+        exclude_if=lambda ramp: ramp is None,
+        description="A smaller batch at first, which doubles up to `global_batch_sequences`, by a schedule or by the "
+        "gradient noise scale; empty: one size throughout.",
+    )
     micro_batch_sequences: int = Field(
         default=4, gt=0, description="Rows of one logical replica. It decides bits; the number of workers does not."
     )
@@ -113,6 +120,27 @@ class TrainingSpec(Frozen):
                 f"{self.global_batch_sequences / self.micro_batch_sequences:g} replicas, "
                 f"which must be {'a power of two (1, 2, 4, 8, ...)' if is_exact else 'a whole number'}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _batch_ramp_fits(self) -> Self:
+        if (ramp := self.batch_ramp) is None:
+            return self
+        if self.grows_trees:
+            raise ValueError("batch_ramp: trees are grown on all training rows, and have no batch")
+        problem = ramp.problem(global_batch=self.global_batch_sequences, micro_batch=self.micro_batch_sequences)
+        if problem is not None:
+            raise ValueError(f"batch_ramp: {problem}")
+        if ramp.by == "noise_scale":
+            if self.parallel.mode != "exact":
+                raise ValueError("batch_ramp: the noise scale is measured in parallel.mode exact alone; by: schedule")
+            if self.order.mix:
+                raise ValueError("batch_ramp: the noise scale is not measured with order.mix; by: schedule")
+            if self.max_epochs is not None:
+                raise ValueError(
+                    "batch_ramp: by: noise_scale decides how many rows a step has, so no number of steps is so many "
+                    "epochs; give max_steps"
+                )
         return self
 
     @model_validator(mode="after")
@@ -168,7 +196,7 @@ class TrainingSpec(Frozen):
             return self.model_copy(update={"max_steps": max_steps})
         if self.max_epochs is None:
             return self
-        max_steps = max(1, round(self.max_epochs * num_rows / self.global_batch_sequences))
+        max_steps = max(1, self.batch_phases.windows_nearest(self.max_epochs * num_rows))
         return self.model_copy(update={"max_steps": max_steps, "max_epochs": None})
 
     @property
@@ -183,15 +211,26 @@ class TrainingSpec(Frozen):
 
     @property
     def num_replicas(self) -> int:
-        """V, the logical replicas of one global batch: each is one micro-batch."""
+        """V, the logical replicas of one global batch, of the largest: each is one micro-batch."""
         return self.global_batch_sequences // self.micro_batch_sequences
+
+    @property
+    def first_batch_sequences(self) -> int:
+        """Rows of the first optimizer step, which no later one has fewer of."""
+        return self.global_batch_sequences if self.batch_ramp is None else self.batch_ramp.from_sequences
+
+    @property
+    def batch_phases(self) -> BatchPhases:
+        """The sizes of batches, as far as the configuration decides them."""
+        first = BatchPhases.of(self.first_batch_sequences)
+        return first if self.batch_ramp is None else first.doubled_at(*self.batch_ramp.at_steps)
 
 
 def replicas_per_rank(spec: TrainingSpec, world_size: int) -> int:
-    """How many micro-batches a rank runs in turn; in exact mode each is a logical replica.
+    """How many micro-batches a rank runs in turn, of the largest batch; in exact mode each is a logical replica.
 
     Raises:
-        ConfigError: this world cannot share a global batch evenly, or its ranks do not make up the mesh.
+        ConfigError: this world cannot share each global batch evenly, or its ranks do not make up the mesh.
     """
     if spec.grows_trees:
         if world_size > 1:
@@ -203,18 +242,21 @@ def replicas_per_rank(spec: TrainingSpec, world_size: int) -> int:
         return 1
     shape = mesh_shape(spec.parallel, world_size)
     ranks_per_share = world_size // shape.num_shares
-    possible = [n * ranks_per_share for n in range(1, spec.num_replicas + 1) if spec.num_replicas % n == 0]
+    # What shares the smallest batch shares each larger one: they are multiples of it.
+    fewest = spec.first_batch_sequences // spec.micro_batch_sequences
+    possible = [n * ranks_per_share for n in range(1, fewest + 1) if fewest % n == 0]
     _refuse_uneven(spec, world_size, shape.num_shares, possible)
-    accumulation = spec.num_replicas // shape.num_shares
+    accumulation = fewest // shape.num_shares
     if accumulation < shape.pipeline:
+        name = "global_batch_sequences" if spec.batch_ramp is None else "batch_ramp.from_sequences"
         raise ConfigError(
             f"{shape.pipeline} pipeline stages need as many micro-batches at least, and a step has {accumulation} "
-            f"(global batch {spec.global_batch_sequences} / micro batch {spec.micro_batch_sequences} / "
+            f"({_smallest(spec)} / micro batch {spec.micro_batch_sequences} / "
             f"{shape.num_shares} shares).",
             where="training.parallel.pipeline",
-            advice="Lower micro_batch_sequences, raise global_batch_sequences, or use fewer stages.",
+            advice=f"Lower micro_batch_sequences, raise {name}, or use fewer stages.",
         )
-    return accumulation
+    return spec.num_replicas // shape.num_shares
 
 
 def can_share(spec: TrainingSpec, world_size: int) -> bool:
@@ -227,13 +269,22 @@ def can_share(spec: TrainingSpec, world_size: int) -> bool:
 
 
 def _refuse_uneven(spec: TrainingSpec, world_size: int, num_shares: int, possible: list[int]) -> None:
-    if spec.num_replicas % num_shares:
+    fewest = spec.first_batch_sequences // spec.micro_batch_sequences
+    if fewest % num_shares:
+        larger = "" if spec.batch_ramp is None else ", or batch_ramp.from_sequences"
         raise ConfigError(
-            f"{world_size} ranks cannot share {spec.num_replicas} replicas (global batch "
-            f"{spec.global_batch_sequences} / micro batch {spec.micro_batch_sequences}) evenly.",
+            f"{world_size} ranks cannot share {fewest} replicas ({_smallest(spec)} / micro batch "
+            f"{spec.micro_batch_sequences}) evenly.",
             where="world size",
-            advice=f"Start {' or '.join(map(str, possible))} ranks, or change micro_batch_sequences.",
+            advice=f"Start {' or '.join(map(str, possible))} ranks, or change micro_batch_sequences{larger}.",
         )
+
+
+def _smallest(spec: TrainingSpec) -> str:
+    """The batch that the fewest ranks can share, for a person."""
+    if spec.batch_ramp is None:
+        return f"global batch {spec.global_batch_sequences}"
+    return f"the first batch, batch_ramp.from_sequences {spec.first_batch_sequences},"
 
 
 def targets_of(context_tokens: int | None) -> str:
@@ -259,7 +310,28 @@ def batch_line(spec: TrainingSpec, *, world_size: int, context_tokens: int | Non
         f"{what}/step  {spec.micro_batch_sequences} micro{row} x {shape.num_shares} "
         f"{'groups' if together else 'ranks'}{together} x {accumulation} accumulation = "
         f"{spec.global_batch_sequences * (context_tokens or 1):,}{'' if is_replicated else f'   ({shape})'}"
+        f"{_ramp_of(spec, shape.num_shares)}"
     )
+
+
+def _ramp_of(spec: TrainingSpec, num_shares: int) -> str:
+    """How the batch comes to its size, with the accumulation of each one; empty where it has it from the start."""
+    if (ramp := spec.batch_ramp) is None:
+        return ""
+
+    def size(rows: int) -> str:
+        return f"{rows} rows (accumulation {rows // spec.micro_batch_sequences // num_shares})"
+
+    first = f"; batch ramp from {size(ramp.from_sequences)}"
+    if ramp.by == "noise_scale":
+        return (
+            f"{first}, twice as many once the noise scale is {ramp.factor:g} x the batch, up to "
+            f"{size(spec.global_batch_sequences)}"
+        )
+    _, *later = spec.batch_phases.phases
+    grown = "".join(f", {size(each.rows)} after step {each.first_window:,}" for each in later)
+    is_cut = spec.max_epochs is None and later[-1].first_window >= spec.max_steps
+    return first + grown + (f" (not reached in {spec.max_steps:,} steps)" if is_cut else "")
 
 
 def length_line(spec: TrainingSpec, *, context_tokens: int | None, num_rows: int | None) -> str:
@@ -278,8 +350,11 @@ def length_line(spec: TrainingSpec, *, context_tokens: int | None, num_rows: int
     if spec.grows_trees:
         rows = "" if num_rows is None else f", each on {num_rows:,} rows"
         return f"at most {spec.for_rows(num_rows or 0).max_steps:,} iterations{rows}"
-    num_seen = spec.max_steps * spec.global_batch_sequences
-    seen = f"{spec.max_steps:,} steps = {num_seen * (context_tokens or 1):,} {targets_of(context_tokens)}"
+    # Of a batch that grows by what is measured nobody knows more than the bound.
+    is_bound = spec.batch_ramp is not None and spec.batch_ramp.by == "noise_scale"
+    num_seen = spec.max_steps * spec.global_batch_sequences if is_bound else spec.batch_phases.row(spec.max_steps)
+    most = "at most " if is_bound else ""
+    seen = f"{spec.max_steps:,} steps = {most}{num_seen * (context_tokens or 1):,} {targets_of(context_tokens)}"
     # Of datasets mixed in, each has epochs of its own.
     is_shown = num_rows and not spec.order.mix
     if not (is_shown and num_rows):
@@ -289,10 +364,17 @@ def length_line(spec: TrainingSpec, *, context_tokens: int | None, num_rows: int
 
 
 def steps_per_epoch(spec: TrainingSpec, num_rows: int) -> float | None:
-    """Steps in which each row is seen once; None of trees, and where datasets with epochs of their own are mixed."""
+    """Steps in which each row is seen once, over the whole run.
+
+    None of trees, where datasets with epochs of their own are mixed, and where the batch grows by what is measured.
+    """
     if spec.grows_trees or spec.order.mix or not num_rows:
         return None
-    return num_rows / spec.global_batch_sequences
+    if spec.batch_ramp is None:
+        return num_rows / spec.global_batch_sequences
+    if spec.batch_ramp.by == "noise_scale":
+        return None
+    return spec.max_steps * num_rows / spec.batch_phases.row(spec.max_steps)
 
 
 class ProfileSpec(Frozen):

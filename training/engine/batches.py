@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headway.training.config.batch_ramp import BatchPhase, BatchPhases
 from headway.training.config.loader_spec import LoaderSpec
 from headway.training.config.seeds import derive
 from headway.training.config.training_spec import TrainingSpec
@@ -31,11 +32,17 @@ def training_order(spec: TrainingSpec, reader: ShardReader) -> SampleOrder:
     return sample_order(spec.order, reader, seed=derive(spec.seed, "order"))
 
 
-def step_rows(spec: TrainingSpec, reader: ShardReader, step: int) -> NDArray[np.int64]:
-    """Rows of the global batch of `step`, counted from 0, shape (replicas, micro batch). No worker has a say in it."""
-    first = step * spec.global_batch_sequences
-    rows = training_order(spec, reader).rows(np.arange(first, first + spec.global_batch_sequences))
-    return rows.reshape(spec.num_replicas, spec.micro_batch_sequences)
+def step_rows(
+    spec: TrainingSpec, reader: ShardReader, window: int, phases: BatchPhases | None = None
+) -> NDArray[np.int64]:
+    """Rows of the global batch of a window, counted from 0, shape (replicas, micro batch). No worker has a say in it.
+
+    Args:
+        phases: sizes of batches, where more is known of them than the configuration says.
+    """
+    phases = phases or spec.batch_phases
+    rows = training_order(spec, reader).rows(np.arange(phases.row(window), phases.row(window + 1)))
+    return rows.reshape(-1, spec.micro_batch_sequences)
 
 
 def proof_batch(reader: ShardReader, spec: TrainingSpec, device: torch.device) -> dict[str, Tensor]:
@@ -45,28 +52,43 @@ def proof_batch(reader: ShardReader, spec: TrainingSpec, device: torch.device) -
 
 
 class RankBatches:
-    """The batches of one rank's replicas, for any step: a pure function of the step."""
+    """The batches of one rank's replicas, for any window of one size: a pure function of the window.
 
-    def __init__(self, reader: ShardReader, spec: TrainingSpec, *, share: BatchShare, device: torch.device) -> None:
-        replicas = share.replicas(spec.num_replicas)
-        self._num_replicas, self._micro_batch = len(replicas), spec.micro_batch_sequences
+    Args:
+        phase: of which windows; by default all, and as large as the largest.
+    """
+
+    def __init__(
+        self,
+        reader: ShardReader,
+        spec: TrainingSpec,
+        *,
+        share: BatchShare,
+        device: torch.device,
+        phase: BatchPhase | None = None,
+    ) -> None:
+        first_window, first_row, num_rows = phase or BatchPhase(0, 0, spec.global_batch_sequences)
+        num_replicas, self._micro_batch = num_rows // spec.micro_batch_sequences, spec.micro_batch_sequences
+        replicas = share.replicas(num_replicas)
+        self._num_replicas, self.first_window = len(replicas), first_window
         # Numbers of rows within a global batch, cut by replica; a rank takes those of its own replicas.
-        rows = np.arange(spec.global_batch_sequences).reshape(spec.num_replicas, self._micro_batch)
+        rows = np.arange(num_rows).reshape(num_replicas, self._micro_batch)
         self._blocks = BlockGather(
             reader,
             training_order(spec, reader),
-            batch_rows=spec.global_batch_sequences,
+            batch_rows=num_rows,
+            first_row=first_row,
             share=rows[replicas].reshape(-1),
         )
         self._copy = DeviceCopy(device)
         self.steps_per_block = self._blocks.batches_per_block
 
-    def __call__(self, step: int) -> StepBatches:
-        columns = self._blocks.gather(step, 1, pinned=self._copy.wants_pinned)
+    def __call__(self, window: int) -> StepBatches:
+        columns = self._blocks.gather(window - self.first_window, 1, pinned=self._copy.wants_pinned)
         return next(self.steps(self._copy.send(columns), 1))
 
     def block(self, number: int) -> PendingCopy:
-        """Steps [number * steps_per_block, (number + 1) * steps_per_block), one after another."""
+        """So many windows as `steps_per_block` says, one after another; block 0 begins with the phase."""
         return self._copy.send(self._blocks.block(number, pinned=self._copy.wants_pinned))
 
     def steps(self, arrival: PendingCopy, num_steps: int) -> Iterator[StepBatches]:
@@ -84,8 +106,9 @@ class RankBatches:
 
 @contextlib.contextmanager
 def prefetched(batches: RankBatches, loader: LoaderSpec, *, start: int, stop: int) -> Iterator[Iterator[StepBatches]]:
-    """The batches of steps [start, stop), made ahead in threads that end with the block."""
-    size = batches.steps_per_block
+    """The batches of windows [start, stop), made ahead in threads that end with the block."""
+    size, begin = batches.steps_per_block, batches.first_window
+    start, stop = start - begin, stop - begin
 
     def steps(blocks: Iterator[PendingCopy]) -> Iterator[StepBatches]:
         # Blocks begin at multiples of their size, so the first may hold steps that are done already.
@@ -104,3 +127,39 @@ def prefetched(batches: RankBatches, loader: LoaderSpec, *, start: int, stop: in
         num_threads=loader.prefetch_threads,
     ) as blocks:
         yield steps(blocks)
+
+
+@contextlib.contextmanager
+def prefetched_by_phase(
+    windows: range,
+    phases: Callable[[], BatchPhases],
+    batches_of: Callable[[BatchPhase], RankBatches],
+    loader: LoaderSpec,
+    on_growth: Callable[[int, BatchPhase, BatchPhase], None],
+) -> Iterator[Iterator[StepBatches]]:
+    """The batches of some windows, made ahead phase by phase, each in its own size.
+
+    Args:
+        phases: as they are known; asked at each window, since a batch may grow by what the one before came to.
+        on_growth: told of the first window of a phase that does not begin the range, and of both phases.
+    """
+
+    def made() -> Generator[StepBatches]:
+        window, before = windows.start, None
+        while window < windows.stop:
+            known = phases()
+            phase = known.at(window)
+            if before is not None:
+                on_growth(window, before, phase)
+            stop = windows.stop if (end := known.end_of(phase)) is None else min(end, windows.stop)
+            with prefetched(batches_of(phase), loader, start=window, stop=stop) as batches:
+                for each in batches:
+                    yield each
+                    window += 1
+                    # Grown by the step that this was: what is on its way is of the wrong size.
+                    if phases().at(window) != phase:
+                        break
+            before = phase
+
+    with contextlib.closing(made()) as batches:
+        yield batches

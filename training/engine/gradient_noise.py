@@ -19,21 +19,26 @@ class GradientNoise:
     They are of gradients of summed losses a row, so a row's number of tokens is part of its noise.
 
     Args:
-        small_rows, large_rows: of a replica and of a global batch. Where they are the same there is nothing to tell.
+        small_rows: of a replica.
     """
 
-    def __init__(self, small_rows: int, large_rows: int) -> None:
-        self._small_rows, self._large_rows = small_rows, large_rows
+    def __init__(self, small_rows: int) -> None:
+        self._small_rows = small_rows
         self._signal = self._noise = 0.0
         self._num_steps = 0
 
-    def take(self, small_square: float, large_square: float) -> None:
-        """Take in a step: squared norms of the summed gradients of a replica and of the whole global batch."""
-        if self._small_rows == self._large_rows:
+    def take(self, small_square: float, large_square: float, large_rows: int) -> None:
+        """Take in a step: squared norms of the summed gradients of a replica and of the whole global batch.
+
+        Args:
+            large_rows: of the global batch. Where it is one replica there is nothing to tell.
+        """
+        if self._small_rows == large_rows:
             return
-        small, large = small_square / self._small_rows**2, large_square / self._large_rows**2
-        signal = (self._large_rows * large - self._small_rows * small) / (self._large_rows - self._small_rows)
-        noise = (small - large) / (1 / self._small_rows - 1 / self._large_rows)
+        small, large = small_square / self._small_rows**2, large_square / large_rows**2
+        # Estimates of the same two figures, whatever the size: a batch may grow.
+        signal = (large_rows * large - self._small_rows * small) / (large_rows - self._small_rows)
+        noise = (small - large) / (1 / self._small_rows - 1 / large_rows)
         self._num_steps += 1
         # 1 at first; each step's figure then counts `DECAY` times the next one's.
         share = (1 - DECAY) / (1 - DECAY**self._num_steps)

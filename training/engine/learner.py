@@ -62,7 +62,7 @@ class Learner:
         self._optimizer = ScheduledOptimizer(self._strategy, recipe, spec)
         self._scaler = LossScaler(spec)
         self._average = None if spec.ema is None else WeightAverage(self._strategy.parameters, spec.ema)
-        self._noise = GradientNoise(spec.micro_batch_sequences, spec.global_batch_sequences)
+        self._noise = GradientNoise(spec.micro_batch_sequences)
 
     has_converged = False
     """A network is trained for as many steps as it was given."""
@@ -74,6 +74,8 @@ class Learner:
 
     def backward(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
         """Gradients of this rank's share. Returns nats and tokens of each, float64 (micro-batches, 2)."""
+        num_replicas = self.share.num_replicas(len(micro_batches))
+        self._batch_rows = num_replicas * self._spec.micro_batch_sequences
         self._strategy.clock.take_s()  # evaluations since the last step are none of its own
         self._buffers_before = [(buffer, buffer.clone()) for buffer in self._buffers]
         return self._strategy.backward(step, micro_batches, loss_scale=self._scaler.scale)
@@ -106,14 +108,14 @@ class Learner:
         if sums.replica_square is not None:
             # Without the loss scale, which changes from step to step.
             unscaled = gradient_norm * max(1, sums.num_tokens)
-            self._noise.take(sums.replica_square / self._scaler.scale**2, unscaled**2)
+            self._noise.take(sums.replica_square / self._scaler.scale**2, unscaled**2, self._batch_rows)
         factor = clip_factor(gradient_norm, self._spec.optimizer.gradient_clip)
         # Clipping, the mean over tokens and the loss scale are one factor: one pass over the gradients, one rounding.
         self._strategy.scale_gradients(factor / self._divisor(sums))
         self._scaler.succeed()
         # Steps that fp16 skipped moved no moment, so they do not count for bias correction.
         num_updates = step + 1 - self._scaler.num_skipped
-        lr = self._optimizer.step(step, num_updates=num_updates, factor=lr_factor)
+        lr = self._optimizer.step(step, num_updates=num_updates, batch_rows=self._batch_rows, factor=lr_factor)
         if self._average is not None:
             self._average.update(num_updates)
         return lr

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from headway.training.config.training_spec import TrainingSpec
+from headway.training.engine.batch_growth import BatchGrowth
 from headway.training.engine.learner import Learner
 from headway.training.engine.loop import Step
 from headway.training.launch.node.rank_process import RankProcess
@@ -31,8 +32,11 @@ class StepRecorder:
         spec: TrainingSpec,
         process_group: ProcessGroup,
         learner: Learner | BoostedLearner,
+        growth: BatchGrowth | None = None,
     ) -> None:
         self._rank, self._process_group, self._learner = rank, process_group, learner
+        # A size that never changes is the configuration's, and in no step's record.
+        self._growth = growth if spec.batch_ramp is not None else None
         self.tokens_seen = 0
         self._marked_s = 0.0
         flops = flops_per_token(recipe, learner.num_parameters)
@@ -68,6 +72,7 @@ class StepRecorder:
             lr=step.lr,
             grad_norm=step.grad_norm,
             gradient_noise_scale=self._learner.noise_scale,
+            batch_rows=None if self._growth is None else self._growth.phases.at(step.window).rows,
             tokens=step.sums.num_tokens,
             unix_s=watch.started_unix_s,
             duration_s=duration_s,

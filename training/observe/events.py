@@ -39,7 +39,7 @@ def _span(what: str, fields: str = "") -> Declared:
 _TRAFFIC = "communication_s sent_bytes traffic"
 _STEP = (
     "step window outcome loss lr grad_norm tokens duration_s data_s forward_s backward_s sync_s staging_s optimizer_s "
-    f"memory_bytes mfu gradient_noise_scale {_TRAFFIC}"
+    f"memory_bytes mfu gradient_noise_scale batch_rows {_TRAFFIC}"
 )
 _STAGES = (
     *("snapshot", "validate", "fit", "shard", "launch", "rung", "verify", "score", "finalists", "evaluate"),
@@ -206,6 +206,7 @@ EVENTS: Mapping[str, Declared] = {
     "step": _at("A step, whose parts make up its duration; fields of `StepRecord`.", _STEP),
     "step.excluded": _at("A batch that a guard left out.", _STEP),
     "steps": _at("The steps of a flow run; fields of `StepSummary`.", has_more=True),
+    "batch.grown": _at("From this step on the batch has more rows.", "step window rows num_micro_batches what"),
     "guard": _at(
         "Loss or gradients are out of line, and what follows.",
         "step window alarm action loss grad_norm what count first_step",

@@ -58,13 +58,16 @@ class StepRecord:
     gradient_noise_scale: float | None = None
     """In rows, over the last steps (McCandlish et al., 2018), where it is measured."""
 
+    batch_rows: int | None = None
+    """Of the global batch, where it grows over the run."""
+
     def as_event(self) -> tuple[str, dict[str, Any]]:
         """Name and fields for the ledger; a number that is not finite is left out, since JSON has no word for it."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         for name in ("loss", "grad_norm"):
             if not math.isfinite(fields[name]):
                 del fields[name]
-        for name in ("mfu", "gradient_noise_scale"):
+        for name in ("mfu", "gradient_noise_scale", "batch_rows"):
             if fields[name] is None:
                 del fields[name]
         fields |= as_fields(fields.pop("traffic"))

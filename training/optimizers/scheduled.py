@@ -40,30 +40,33 @@ class ScheduledOptimizer:
 
     def __init__(self, model: ParallelizedModel, recipe: Recipe, spec: TrainingSpec) -> None:
         self._spec = spec
-        # A pure function of the step and the batch, so that nothing of the schedule has to be stored.
-        optimizer, scale = spec.optimizer, spec.optimizer.lr_scale(spec.global_batch_sequences)
-        self._peak_lr = optimizer.lr * scale
+        optimizer = spec.optimizer
         self._paced: list[_GroupSchedule] = []
         own = model.parameters
         for treatment, members in parameter_groups(model.model, recipe, optimizer):
             if treatment is not None:
                 lr = (optimizer.matrix_lr if treatment.rule == "muon" else optimizer.lr) * treatment.lr_multiplier
                 rule = _rule(treatment, {name: own[name] for name in members}, model, optimizer)
-                self._paced.append(_GroupSchedule(rule, lr * scale))
+                self._paced.append(_GroupSchedule(rule, lr))
 
-    def step(self, step: int, *, num_updates: int | None = None, factor: float | None = None) -> float:
+    def step(
+        self, step: int, *, num_updates: int | None = None, batch_rows: int | None = None, factor: float | None = None
+    ) -> float:
         """Update the parameters from their gradients; the first step is 0. Returns AdamW's or SGD's learning rate.
 
         Args:
             num_updates: counts this one; fewer than `step + 1` where steps were skipped.
+            batch_rows: of the step's global batch; by default as many as the largest has.
             factor: what peak learning rates are multiplied by; None: the schedule's.
         """
+        # A pure function of the step and its batch, so that nothing of the schedule has to be stored.
+        scale = self._spec.optimizer.lr_scale(batch_rows or self._spec.global_batch_sequences)
         if factor is None:
             factor = lr_factor(self._spec.schedule, step, self._spec.max_steps)
         for rule, peak_lr in self._paced:
             # Bias correction counts updates: a step that was skipped moved no moment.
-            rule.update(peak_lr * factor, step + 1 if num_updates is None else num_updates)
-        return self._peak_lr * factor
+            rule.update(peak_lr * scale * factor, step + 1 if num_updates is None else num_updates)
+        return self._spec.optimizer.lr * scale * factor
 
     def tensors(self) -> dict[str, Tensor]:
         """State by `<moment>.<parameter>`; the tensors themselves, not copies."""

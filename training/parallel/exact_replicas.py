@@ -71,8 +71,10 @@ class ExactReplicas(UnshardedModel):
         self.model.train()
         self._statistics.begin_step()
         rows = []
-        measured = is_measured(step, self._spec)
-        for replica, batch in zip(self.share.replicas(self._spec.num_replicas), micro_batches, strict=True):
+        num_replicas = self.share.num_replicas(len(micro_batches))
+        measured = is_measured(step, self._spec, num_replicas)
+        self._gradients.expect(len(micro_batches))
+        for replica, batch in zip(self.share.replicas(num_replicas), micro_batches, strict=True):
             # By step and replica, never by rank: the same replica draws the same numbers wherever it runs.
             seed_everything(derive(self._spec.seed, "replica", step, replica))
             self._statistics.begin_replica()

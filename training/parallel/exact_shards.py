@@ -74,7 +74,8 @@ class ExactShards(MeshStrategy):
 
     def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
         # The first of the first share is the first of the global batch, on any number of ranks.
-        measured = is_measured(step, self._spec)
+        measured = is_measured(step, self._spec, self.share.num_replicas(len(micro_batches)))
+        self._gradients.expect(len(micro_batches))
         self._is_measured = measured and self.share.index == 0
         own = super().backward(step, micro_batches, loss_scale=loss_scale)
         self._replica_squares = self._squares.take(len(micro_batches)) if measured else None

@@ -30,6 +30,7 @@ class GradientTree:
     Args:
         parameters: all trained parameters by name, fp32, in an order that every rank shares.
         num_replicas: V, a power of two. Buffers are padded to a multiple of it, so that ranks can share them evenly.
+            A step may have fewer, by a power of two (`expect`).
         bucket_elements: how many travel at a time; it decides no bit.
         node_dtype: what every node of the tree is rounded to, each replica's own gradient included, and travels in.
             Rounding where ranks meet alone would depend on their number.
@@ -48,7 +49,7 @@ class GradientTree:
         self._names = list(reversed(list(parameters)))
         self._parameters = [parameters[name] for name in self._names]
         self._index = {name: index for index, name in enumerate(self._names)}
-        self._replicas_per_rank = num_replicas // collectives.num_ranks
+        self.expect(num_replicas // collectives.num_ranks)
         self._exchange = tree_exchange(collectives)
         self._node_dtype = node_dtype
         self._assign_buckets(num_replicas, bucket_elements)
@@ -65,6 +66,10 @@ class GradientTree:
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 partial(self._gradient_arrived, index)
             )
+
+    def expect(self, replicas_of_rank: int) -> None:
+        """Of so many leaves on each rank the next trees are made, the same number everywhere."""
+        self._replicas_per_rank = replicas_of_rank
 
     def begin_replica(self, squares: RowSquares | None = None) -> None:
         """Let the next backward pass be one leaf of the tree.
@@ -229,12 +234,15 @@ def _add_row_squares(squares: Tensor, gradient: Tensor, place: int) -> None:
         squares[place : place + len(rows)] += norms.double().square()
 
 
-def is_measured(step: int, spec: TrainingSpec) -> bool:
+def is_measured(step: int, spec: TrainingSpec, num_replicas: int) -> bool:
     """Whether the norm of the first replica's gradient is taken in a step, counted from 0: alike on every rank.
 
     Not where datasets are mixed: their schedule repeats, and may give that replica other shares than the batch has.
+
+    Args:
+        num_replicas: of the step's global batch.
     """
-    return not spec.order.mix and spec.num_replicas > 1 and (step + 1) % MEASURED_EVERY_STEPS == 0
+    return not spec.order.mix and num_replicas > 1 and (step + 1) % MEASURED_EVERY_STEPS == 0
 
 
 class RowSquares:

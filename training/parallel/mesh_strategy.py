@@ -95,7 +95,7 @@ class MeshStrategy:
         rows = []
         for index, batch in enumerate(micro_batches):
             self._before_backward(is_last=index == len(micro_batches) - 1)
-            self._seed(step, index)
+            self._seed(step, index, len(micro_batches))
             self._statistics.begin_replica()
             with self._split_loss():
                 with self.clock.part("forward"), self._autocast():
@@ -186,12 +186,12 @@ class MeshStrategy:
                 measured[name] = spread.full_tensor()
         return measured
 
-    def _seed(self, step: int, index: int) -> None:
+    def _seed(self, step: int, index: int, num_micro_batches: int) -> None:
         """Random streams of a micro-batch: the same on ranks that compute it together, in each stage other ones."""
         stage = self._mesh.place.pipeline
         # Stages hold different layers, and one stream for all would repeat the same dropout mask in each.
         purpose = f"replica/stage-{stage}" if stage else "replica"
-        replica = self.share.replicas(self._spec.num_replicas)[index]
+        replica = self.share.replicas(self.share.num_replicas(num_micro_batches))[index]
         seed_everything(derive(self._spec.seed, purpose, step, replica))
 
     def _reshard(self) -> None:

@@ -52,7 +52,7 @@ class PipelineStrategy(MeshStrategy):
         with self._split_loss():
             for is_forward, index in order:
                 if is_forward:
-                    self._seed(step, index)
+                    self._seed(step, index, len(micro_batches))
                     pending[index], rows[index] = self._forward(micro_batches[index])
                 else:
                     # The last backward pass of a step is where gradients may travel, whatever the schedule's order.

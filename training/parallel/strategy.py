@@ -34,6 +34,10 @@ class BatchShare:
     has_answers: bool = True
     """Whether what `measures` returns counts: of ranks that split one model exactly one's does."""
 
+    def num_replicas(self, of_one: int) -> int:
+        """How many replicas a global batch has of which one rank runs so many."""
+        return of_one * self.count
+
     def replicas(self, num_replicas: int) -> range:
         """Which replicas of a global batch it is made of, in the order in which a rank runs them."""
         # Contiguous where the stride is 1: rank order is then replica order, and the tree stays one.

@@ -26,6 +26,7 @@ from headway.training.checkpoint.read import VerifiedCheckpoint
 from headway.training.checkpoint.restore import restore_newest
 from headway.training.checkpoint.retention import abandon_after, discard_expired
 from headway.training.checkpoint.save import Checkpointer, SavedCheckpoint
+from headway.training.config.batch_ramp import BatchPhase
 from headway.training.config.checkpoints import save_is_due
 from headway.training.config.execution import as_launched
 from headway.training.config.loader_spec import loader_spec
@@ -33,7 +34,8 @@ from headway.training.config.parallel import mesh_that_decides_bits
 from headway.training.config.shards import TRAIN
 from headway.training.config.training_spec import replicas_per_rank
 from headway.training.data.load.shard_reader import ShardReader
-from headway.training.engine.batches import RankBatches, prefetched, proof_batch
+from headway.training.engine.batch_growth import BatchGrowth
+from headway.training.engine.batches import RankBatches, prefetched_by_phase, proof_batch
 from headway.training.engine.learner import Learner
 from headway.training.engine.loop import Step, train
 from headway.training.engine.profiling import StepProfiler
@@ -127,7 +129,7 @@ class _Session:
         self._run_dir, self._checkpoints = run_dir, run_dir / "checkpoints"
         self._spec = documents.training
         self._recipe, self._start = documents.recipe(), documents.start
-        self._rows_per_step = reader.num_rows if self._spec.grows_trees else self._spec.global_batch_sequences
+        self._growth = BatchGrowth(self._spec)
         self._guard = StepGuard(self._spec.guards, on_alarm=lambda fields: rank.ledger.event("guard", **fields))
         self._fingerprint = fingerprint(
             process_group.device, mesh_that_decides_bits(self._spec.parallel, process_group.world_size)
@@ -243,9 +245,25 @@ class _Session:
             # It has all rows: nothing is read beside its steps.
             yield itertools.repeat(())
             return
-        batches = RankBatches(self._reader, self._spec, share=self._learner.share, device=self._process_group.device)
-        with prefetched(batches, loader_spec(), start=windows.start, stop=windows.stop) as made:
+        share, device = self._learner.share, self._process_group.device
+        with prefetched_by_phase(
+            windows,
+            lambda: self._growth.phases,
+            lambda phase: RankBatches(self._reader, self._spec, share=share, device=device, phase=phase),
+            loader_spec(),
+            self._report_growth,
+        ) as made:
             yield made
+
+    def _report_growth(self, window: int, before: BatchPhase, after: BatchPhase) -> None:
+        one = self._spec.micro_batch_sequences * self._learner.share.count
+        step, num = self._guard.plan.steps_before(window) + 1, after.rows // one
+        what = (
+            f"{before.rows} -> {after.rows} rows from step {step:,} on: {num} micro-batches a rank, "
+            f"{before.rows // one} before."
+        )
+        fields = {"window": window, "rows": after.rows, "num_micro_batches": num}
+        self._rank.ledger.event("batch.grown", step=step, **fields, what=what)
 
     def _new_learner(self) -> Learner | BoostedLearner:
         """From fresh weights; of a recipe that grows trees, with the rows that they are grown of."""
@@ -285,7 +303,9 @@ class _Session:
                 abandon_after(self._run_dir, at_most, self._rank.fence)
             # Fresh weights first, always: a checkpoint is loaded into what was built, and must fit it.
             self._learner = self._new_learner()
-            self._recorder = StepRecorder(self._rank, self._recipe, self._spec, self._process_group, self._learner)
+            self._recorder = StepRecorder(
+                self._rank, self._recipe, self._spec, self._process_group, self._learner, self._growth
+            )
             self._validation = Validation(
                 self._spec.validation,
                 cast("Learner", self._learner),  # no trees are validated
@@ -339,6 +359,7 @@ class _Session:
         if verified is None:
             # A roll-back may lead back to the very beginning; nothing of the later steps may remain.
             self._guard.restart()
+            self._growth.restart()
             self._inexact_resumes, self._known_good = 0, set()
             if self._start is not None:
                 self._start.take_over(
@@ -358,6 +379,7 @@ class _Session:
         manifest = verified.manifest
         self._learner.load(verified.tensors, manifest.scalars)
         self._guard.restore(str(manifest.scalars["guard"]))
+        self._growth.load(manifest.scalars)
         self._validation.load(manifest.scalars)
         self._recorder.tokens_seen = int(manifest.scalars["tokens_seen"])
         self._inexact_resumes = int(manifest.scalars[INEXACT_RESUMES]) + self._is_inexact(verified)
@@ -388,6 +410,8 @@ class _Session:
 
     def _record(self, step: Step, watch: Stopwatch) -> None:
         self._recorder(step, watch)
+        is_measured = step.outcome == "taken" and step.sums.replica_square is not None
+        self._growth.take(step.window, is_measured=is_measured, noise_scale=self._learner.noise_scale)
         self._profiler.at_boundary(step.number)
 
     def _save_is_due(self, step: int) -> bool:
@@ -414,6 +438,9 @@ class _Session:
         has_best = self._spec.validation is not None and self._spec.validation.keep_best
         discard_expired(self._checkpoints, spec, known_good=self._known_good, has_best=has_best, fence=fence)
 
+    def _position(self, window: int) -> int:
+        return window * self._reader.num_rows if self._spec.grows_trees else self._growth.phases.row(window)
+
     def _inexact(self) -> dict[str, int]:
         halved = {} if self._halved_micro_batch is None else {HALVED_MICRO_BATCH: self._halved_micro_batch}
         return {INEXACT_RESUMES: self._inexact_resumes, **halved}
@@ -423,7 +450,7 @@ class _Session:
             run=self._run,
             step=step,
             # A position in windows, with those excluded: it is where the sample order continues.
-            num_samples=self._guard.plan.window(step) * self._rows_per_step,
+            num_samples=self._position(self._guard.plan.window(step)),
             tensors=self._learner.weights(),
             moments=self._learner.moments(),
             scalars={
@@ -433,6 +460,7 @@ class _Session:
                 "guard": self._guard.state(),
                 **({} if (loss := self._guard.recent_loss) is None else {"loss": loss}),
                 **self._validation.scalars(),
+                **self._growth.scalars(),
                 **self._learner.scalars(),
             },
             proof_batch=self._proof_batch,

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from headway.training.config.batch_ramp import BatchPhases
 from headway.training.config.loader_spec import LoaderSpec
 from headway.training.config.shards import TRAIN
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.data.order import block_gather
-from headway.training.engine.batches import RankBatches, prefetched, proof_batch, step_rows
+from headway.training.engine.batches import RankBatches, prefetched, prefetched_by_phase, proof_batch, step_rows
 from headway.training.parallel.strategy import BatchShare
 
 
@@ -58,6 +59,40 @@ def test_batches_made_ahead_are_those_of_their_steps(reader, tiny_training, opti
             for found, expected in zip(made, batches(step), strict=True):
                 assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert num_steps == stop - start
+
+
+@pytest.mark.parametrize("start", [0, 3, 11])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_batches_grow_where_they_were_decided_to_however_late_and_no_row_is_lost_or_read_twice(
+    reader, tiny_training, start, is_known
+):
+    """Windows 0 to 2 of 8 rows, to 6 of 16, then 32; decided before the range begins, or by the step before."""
+    doublings, stop = (3, 7), 12
+    whole = BatchPhases.of(8).doubled_at(*doublings)
+    known = [whole if is_known else BatchPhases.of(8).doubled_at(*(each for each in doublings if each <= start))]
+    shares, told, found = [BatchShare(rank, 2) for rank in range(2)], [], []
+    made = [
+        prefetched_by_phase(
+            range(start, stop),
+            lambda: known[0],
+            lambda phase, share=share: RankBatches(
+                reader, tiny_training, share=share, device=torch.device("cpu"), phase=phase
+            ),
+            LoaderSpec(),
+            lambda *growth: told.append(growth),
+        )
+        for share in shares
+    ]
+    with made[0] as first, made[1] as second:
+        for window, ranks in enumerate(zip(first, second, strict=True), start):
+            seen = torch.cat([batch["tokens"] for rank in ranks for batch in rank])
+            planned = reader.gather(step_rows(tiny_training, reader, window, whole).reshape(-1))["tokens"]
+            assert torch.equal(seen, torch.from_numpy(planned.astype(np.int64)))
+            found.append(window)
+            known[0] = BatchPhases.of(8).doubled_at(*(each for each in doublings if is_known or each <= window + 1))
+    assert found == list(range(start, stop))
+    grown = [(window, whole.at(window - 1), whole.at(window)) for window in doublings if window > start]
+    assert sorted(told) == sorted(2 * grown)
 
 
 def test_batches_stay_what_they_were_for_as_long_as_they_are_held(reader, tiny_training, monkeypatch):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from headway.training.config.batch_ramp import BatchRampSpec
 from headway.training.config.optimizer import EmaSpec, OptimizerSpec, ParameterGroupSpec
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.seeds import derive
@@ -184,6 +185,13 @@ def spec(**changes: Any) -> TrainingSpec:
     return TrainingSpec(**{**common, **changes})
 
 
+# Four replicas, eight and sixteen, with a learning rate that follows.
+GROWING: dict[str, Any] = {
+    "global_batch_sequences": 64,
+    "batch_ramp": BatchRampSpec(from_sequences=16, at_steps=(1, 3)),
+}
+FOLLOWING = OptimizerSpec(gradient_clip=0.5, scale_with_batch="sqrt", reference_batch=32)
+
 # The scale is too large at first, and again after two good steps, so that steps are skipped.
 TOO_LARGE = LossScaleSpec(initial_exponent=14, growth_interval_steps=2)
 
@@ -205,6 +213,7 @@ CASES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
     ),
     "batch-norm": partial(own, Normalised, (3, 8, 8), ema=AVERAGED),
     "batch-norm-bf16": partial(own, Normalised, (3, 8, 8), precision="bf16"),
+    "batch-ramp": partial(own, Normalised, (3, 8, 8), ema=AVERAGED, optimizer=FOLLOWING, **GROWING),
     "batch-norm-fast": partial(own, Normalised, (3, 8, 8), parallel=ParallelSpec(mode="fast")),
     "batch-norm-sharded": partial(own, Normalised, (3, 8, 8), parallel=ParallelSpec(mode="fast", shard=2)),
     "sparse": partial(own, Sparse, (5,), 50),
@@ -222,6 +231,7 @@ SHARDED: dict[str, Callable[..., tuple[Any, TrainingSpec]]] = {
     **{name: partial(shipped, name) for name in SHIPPED},
     **{name: CASES[name] for name in ("bf16", "fp16", "compressed-bf16", "fp16-compressed-fp16", "batch-norm-bf16")},
     "skipping": partial(own, Skipping, (6,), ema=AVERAGED),
+    "batch-ramp": partial(shipped, "language-model", **GROWING),
 }
 """Cases that are trained in slices too, on as many ranks as there are."""
 ALL = ParallelSpec(replicate=1, shard=-1)

@@ -44,7 +44,8 @@ def run_case(
         )
     losses, norms, noise_scales, num_skipped, traffic = [], [], [], 0, {}
     for step in range(first, last):
-        replicas = learner.share.replicas(spec.num_replicas)
+        num_rows = spec.batch_phases.at(step).rows
+        replicas = learner.share.replicas(num_rows // spec.micro_batch_sequences)
         own = learner.backward(step, [batch(recipe, spec, step, replica) for replica in replicas])
         sums = learner.exchange(own, stop=False)
         taken = process_group.traffic.take()

@@ -11,7 +11,7 @@ from tests.training.exact.rounds import Found, resumes, run
 SHIPPED = ("language-model", "image-classifier", "tabular-classifier")
 EVERYWHERE = ("language-model", "fp16", "batch-norm")
 """Also on eight ranks, and through checkpoints on changing numbers of ranks."""
-ON_TWO = (*EVERYWHERE, "compressed-bf16", "fp16-compressed-fp16")
+ON_TWO = (*EVERYWHERE, "batch-ramp", "compressed-bf16", "fp16-compressed-fp16")
 """Two ranks exchange by other collectives than four; a sum of two has but one order."""
 SAME_BITS = (
     *SHIPPED,

@@ -19,7 +19,7 @@ SIZES = [
 ]
 """Numbers of ranks. Eight add in the tree that four add in, one level deeper."""
 NUM_STEPS = 4
-ON_TWO = ("language-model", "compressed-bf16", "skipping", "fp16")
+ON_TWO = ("language-model", "compressed-bf16", "skipping", "fp16", "batch-ramp")
 ON_EIGHT = ("language-model",)
 RESUMED = ("language-model", "fp16")
 SEED = random.randrange(2**32)

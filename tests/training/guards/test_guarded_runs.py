@@ -16,6 +16,7 @@ from headway.data_contracts.store.documents import CheckpointManifest
 from headway.data_contracts.store.errors import TrainingFailed
 from headway.training.checkpoint.layout import committed_steps
 from headway.training.checkpoint.verified_files import read_manifest
+from headway.training.config.batch_ramp import BatchRampSpec
 from headway.training.config.checkpoints import CheckpointSpec
 from headway.training.config.guards import GuardSpec, NonFinitePolicy, SpikePolicy
 from headway.training.config.shards import TRAIN
@@ -24,6 +25,7 @@ from headway.training.data.load.shard_reader import ShardReader
 from headway.training.engine.batches import step_rows
 from headway.training.engine.learner import Learner
 from headway.training.launch.node.rank_process import RankProcess
+from headway.training.parallel import gradients
 from headway.training.programs import session
 from headway.training.programs.session import train_run
 from tests.waiting import DEADLINE_S
@@ -229,6 +231,43 @@ def test_a_run_that_goes_on_after_the_alarm_remembers_what_was_left_out(
     assert again["tensors_sha256"] == expected["tensors_sha256"]
     assert len(excluded(tmp_path / "run")) == 1
     assert [event["step"] for event in events(project, tmp_path / "run", "restore")] == [10]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_batch_that_has_grown_within_what_is_left_out_stays_so_and_no_row_of_it_comes_back(
+    project, marks, training, train, monkeypatch, tmp_path, is_killed
+):
+    """Windows 0 to 2 have 8 rows, all others 16. The rows of window 5 are those of two usual ones, 7 and 8."""
+    monkeypatch.setattr(gradients, "MEASURED_EVERY_STEPS", 1)
+    ramp = {"from_sequences": 8, "by": "noise_scale", "min_measurements": 3, "factor": 1e-6}
+    guards = ROLL_BACK.model_copy(update={"rewind_steps": 4})
+    spec = training(guards, deadly=marks(8)).model_copy(
+        update={"batch_ramp": BatchRampSpec.model_validate(ramp), "global_batch_sequences": 16, "max_steps": 7}
+    )
+    if is_killed:
+        arm = RankProcess.__init__
+
+        def kill(event: dict[str, Any]) -> None:
+            if event["event"] == "guard":
+                raise Killed
+
+        def armed(rank: RankProcess, folder: Path) -> None:
+            arm(rank, folder)
+            rank.ledger.listeners.append(kill)
+
+        monkeypatch.setattr(RankProcess, "__init__", armed)
+        with pytest.raises(Killed):
+            train(spec, tmp_path)
+        monkeypatch.setattr(RankProcess, "__init__", arm)
+
+    train(spec, tmp_path)
+
+    final = {event["step"]: (event["window"], event["batch_rows"]) for event in events(project, tmp_path, "step")}
+    # Steps 1 and 2 are an earlier attempt's, where one was killed.
+    assert [final[step] for step in range(3, 8)] == [(window, 16) for window in range(6, 11)]
+    assert excluded(tmp_path) == [[2, 6, "non-finite"]]
+    assert last_manifest(tmp_path).num_samples == 3 * 8 + 8 * 16
+    assert json.loads(last_manifest(tmp_path).scalars["batch_growth"])["windows"] == [3]
 
 
 def test_a_spike_is_left_out_too(project, marks, training, train, tmp_path):

@@ -23,7 +23,7 @@ class BlockGather:
     """One share of every batch of the sample order, for any range of batches.
 
     Args:
-        batch_rows: rows of a batch; batch k holds the positions [k * batch_rows, (k + 1) * batch_rows).
+        batch_rows: rows of a batch; batch k holds batch_rows positions, from first_row + k * batch_rows on.
         share: places in each batch to gather, such as a rank's; all by default.
 
     Attributes:
@@ -36,9 +36,11 @@ class BlockGather:
         order: SampleOrder,
         *,
         batch_rows: int,
+        first_row: int = 0,
         share: slice | NDArray[np.int64] | None = None,
     ) -> None:
         self._reader, self._order, self._batch_rows = reader, order, batch_rows
+        self._first_row = first_row
         # Places within a batch; a rank's share may be strided.
         self._places = np.arange(batch_rows)[slice(None) if share is None else share]
         share_rows = max(1, self._places.size)
@@ -71,7 +73,7 @@ class BlockGather:
         return known[1].part(place * self._places.size, (place + num_batches) * self._places.size)
 
     def _locate(self, first_batch: int, num_batches: int) -> LocatedRows:
-        first, last = first_batch * self._batch_rows, (first_batch + num_batches) * self._batch_rows
+        first, last = (self._first_row + batch * self._batch_rows for batch in (first_batch, first_batch + num_batches))
         if self._places.size == self._batch_rows:
             # The whole batch is one range, which needs no addition for each row.
             positions = np.arange(first, last)
