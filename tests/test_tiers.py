@@ -46,6 +46,7 @@ UNITS = """
 import os, subprocess, sys, types
 import pytest
 from conftest import work
+from tests.started_processes import note
 
 def test_quick(): pass
 def test_fails_by_itself(): assert not os.system("true")[0]
@@ -56,7 +57,7 @@ def test_forks():
     if not (child := os.fork()): os._exit(0)
     os.waitpid(child, 0)
 def test_spawns(): os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
-def test_asks_a_nursery(): sys.audit("tests.nursery.start", "worker")
+def test_asks_a_nursery(): note("tests.nursery.start", "worker")
 def test_works(): work(0.4)
 def test_has_a_dear_fixture(dear): pass
 def test_waits():

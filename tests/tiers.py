@@ -22,13 +22,13 @@ from typing import Any
 
 import pytest
 
+from tests import started_processes
+from tests.started_processes import started
+
 TIERS = ("unit", "process", "e2e", "cluster", "soak")
 FOLDERS = {"tests/e2e/": "e2e", "tests/prefect/": "e2e", "tests/cluster/": "cluster"}
 STARTERS = frozenset({"in_gang", "new_disk", "prefect_here", "proxy_port", "ranks", "s3_server"})
 """Fixtures that start a process, or several."""
-STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "tests.nursery.start"})
-"""Events of a process that begins, as `sys.audit` names them."""
-
 LIMIT_S = 1.0
 """Of the processor, on a quiet machine."""
 BUSY = 10.0 if os.environ.get("CI") else 2.0
@@ -36,15 +36,7 @@ BUSY = 10.0 if os.environ.get("CI") else 2.0
 MANY_MODULES = 20
 """Imported by one test: some of its time is theirs."""
 
-_started: list[str] = []
-
-
-def _hear(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in STARTS and arguments[:1] != ("uname",):  # which `platform` asks once a process, whoever comes first
-        _started.append(" ".join((event, *map(str, arguments[:1]))))
-
-
-sys.addaudithook(_hear)  # once for a process: it cannot be taken back
+started_processes.listen()
 
 
 def tier_of(item: pytest.Item) -> str:
@@ -76,7 +68,7 @@ class _Spent:
         """What a fixture of more than one test started, by where it is from and its name."""
 
     def begin(self) -> None:
-        _started.clear()
+        started.clear()
         self.num_modules = len(sys.modules)
         self.started_s = time.thread_time()
 
@@ -101,15 +93,15 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
-    started_s, num_started, fixture_began_s = _spent.started_s, len(_started), time.thread_time()
+    started_s, num_started, fixture_began_s = _spent.started_s, len(started), time.thread_time()
     try:
         return (yield)
     finally:
         if fixturedef.scope != "function":
             _spent.started_s = started_s + time.thread_time() - fixture_began_s
-            if _started[num_started:]:
-                _spent.from_fixtures[fixturedef.baseid, fixturedef.argname] = _started[num_started]
-            del _started[num_started:]
+            if started[num_started:]:
+                _spent.from_fixtures[fixturedef.baseid, fixturedef.argname] = started[num_started]
+            del started[num_started:]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -128,8 +120,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def _problems(item: pytest.Item) -> list[str]:
     taken_s = time.thread_time() - _spent.started_s
     is_reported = "HEADWAY_TIERS_REPORT" in os.environ
-    started = [*_started, *(message for name, message in _spent.from_fixtures.items() if _uses(item, *name))]
-    problems = [f"it starts a process ({message})" for message in started[:1]]
+    begun = [*started, *(message for name, message in _spent.from_fixtures.items() if _uses(item, *name))]
+    problems = [f"it starts a process ({message})" for message in begun[:1]]
     if taken_s > LIMIT_S * (1 if is_reported else BUSY) and len(sys.modules) - _spent.num_modules < MANY_MODULES:
         problems.append(f"it takes {taken_s:.1f} s of the processor")
     return problems

@@ -48,6 +48,8 @@ with quick_imports("altair", "scipy.stats"):
     from great_expectations.expectations.metrics.metric_provider import metric_value
     from great_expectations.expectations.metrics.table_metrics.table_column_types import ColumnTypes
 
+GX = "great_expectations"
+"""The name of its first logger."""
 # Great Expectations makes its engine from a connection string, which cannot carry an open connection.
 _connection: contextvars.ContextVar[duckdb.DuckDBPyConnection] = contextvars.ContextVar("connection")
 """What a new datasource reads. Great Expectations makes its engine itself, out of text."""
@@ -243,17 +245,21 @@ def _batch(connection: duckdb.DuckDBPyConnection) -> Iterator[tuple[DuckDBExecut
 @contextlib.contextmanager
 def _silencing_gx() -> Iterator[None]:
     """No log lines, whose tracebacks may quote the data, and none of the environment variables it leaves behind."""
-    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] == "great_expectations"]
-    levels = {name: logging.getLogger(name).level for name in names}
+    # All others take the level of the first. To set one has every logger of the process forget what it knows.
+    known = logging.root.manager.loggerDict
+    loggers = [logging.getLogger(GX), *(known[name] for name in [*known] if name.startswith(f"{GX}."))]
+    levels = {
+        each: each.level for each in loggers if isinstance(each, logging.Logger) and (each.level or each.name == GX)
+    }
     partner = os.environ.get("SF_PARTNER")
-    for name in names:
+    for logger in levels:
         # Its tracebacks quote values of the data.
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+        for logger, level in levels.items():
+            logger.setLevel(level)
         # The engine sets it for its own sake, and child processes would inherit it.
         if partner is None:
             os.environ.pop("SF_PARTNER", None)

@@ -179,10 +179,10 @@ def test_a_closed_terminal_leaves_no_process_and_a_checkpoint(project, on_a_term
 def test_what_a_signal_made_of_a_command_is_told_in_one_line(
     here, monkeypatch: pytest.MonkeyPatch, end: type[BaseException], exit_code: int, word: str
 ) -> None:
-    def app(**_options: object) -> None:
+    def ended(**_options: object) -> None:
         raise end
 
-    monkeypatch.setattr(command_line, "app", app)
+    monkeypatch.setattr(command_line, "command_line", lambda name: ended)
     done = here("retrain")
     assert done.returncode == exit_code and one_message(done.stderr)
     assert done.stderr.startswith(f"headway: {word};")

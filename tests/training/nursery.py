@@ -24,6 +24,7 @@ from typing import Any
 
 from headway.training.launch.base.process_tree import die_with_parent
 from tests.program_ends import end_with, run_module
+from tests.started_processes import note
 from tests.waiting import DEADLINE_S
 from tests.warm_programs import Program
 
@@ -66,7 +67,7 @@ class Nursery:
         environment: all of it; of the path, what `python -m` would take from there.
         imports: what the rank needs that most do without; there from now on.
         """
-        sys.audit("tests.nursery.start", module)
+        note("tests.nursery.start", module)
         told = {"module": module, "arguments": list(arguments), "folder": str(folder), "log": str(log)}
         told |= {"imports": list(imports)}
         assert self._process.stdin is not None

@@ -10,12 +10,13 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
 
 from headway.data_contracts.store.publication import Workspace
-from headway.flows.cli.command_line import PANELS, Warnings, app
+from headway.flows.cli.command_line import PANELS, Warnings, app, command_line
 from headway.training.launch.base.run_lock import owning
 from headway.training.launch.base.stop_request import requested_stop
 
@@ -31,6 +32,19 @@ def test_the_help_begins_with_what_it_is_for_and_lists_every_command_once_in_the
     assert sorted(names) == sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     assert "75 stopped on request" in listed
     assert "..." not in listed.partition("Exit codes")[0], "what a command is for fits into its line"
+
+
+def test_a_command_is_read_without_the_others_and_is_the_same_and_all_are_read_where_none_is_named() -> None:
+    whole: Any = typer.main.get_command(app)
+    in_groups = {"contract", "alerts", "windows", "skip-window", "unskip-window", "open-window"}
+    for name, command in whole.commands.items():
+        read: Any = command_line(name)
+        if name not in in_groups:
+            assert set(read.commands) == {name}
+        assert [each.name for each in read.commands[name].params] == [each.name for each in command.params]
+        assert read.commands[name].help == command.help
+    for name in ("", "--help", "no-such-command", "contract"):
+        assert set(vars(command_line(name))["commands"]) == set(whole.commands)
 
 
 def test_the_version_is_that_of_the_installation(headway) -> None:
