@@ -58,7 +58,8 @@ def trials(request: TrialsRequest) -> TrialsSummary | State[TrialsSummary]:
         )
         # From here on the flow run works on the best one's run, and takes its lock.
         run.at.run = found.best.run.sha256[:16]
-        best = pipeline.model_copy(update={"training": found.best.trial.training})
+        trial = found.best.trial
+        best = pipeline.model_copy(update={"training": trial.training, "shards": trial.shards})
         evaluation, outcome = evaluate_and_register(run, best, found.best.run)
         return as_state(report(run, found, summarise(run, best, receipt, evaluation, outcome)))
 
@@ -76,8 +77,8 @@ def settings_comparison(request: ComparisonRequest) -> ComparisonSummary:
         _, manifest = _shards(run, pipeline)
         found = compare_settings(
             run,
-            pipeline.training,
-            other.training,
+            pipeline.configuration,
+            other.configuration,
             path.parent,
             request.seeds,
             _scoring(pipeline),

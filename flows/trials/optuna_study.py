@@ -9,8 +9,9 @@ from headway.data_contracts.store.leftovers import scratch_folder
 from headway.flows.console.output import write_whole
 from headway.flows.trials.summary import TrialsSummary
 from headway.tasks.search.proposals import distribution_of
-from headway.tasks.search.space import Value, Varied, shown
+from headway.tasks.search.space import Varied
 from headway.tasks.search.trials_spec import TrialsSpec
+from headway.tasks.search.values import Value, shown
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

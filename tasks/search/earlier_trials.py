@@ -16,7 +16,8 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.store.regular_files import read_regular
 from headway.data_contracts.store.strict_json import parse_json
-from headway.tasks.search.space import Settings, Space, Value, Varied, shown
+from headway.tasks.search.space import Space, Varied
+from headway.tasks.search.values import Settings, Value, shown
 
 WHERE = "trials.warm_start"
 MAX_BYTES = 2**26

@@ -12,15 +12,18 @@ from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.trials.optuna_study import write_study
+from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.earlier_trials import MAX_BYTES, EarlierTrials, read_earlier
 from headway.tasks.search.proposals import PastTrial, next_round
 from headway.tasks.search.trials_spec import TrialsSpec
+from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 from tests.flows.trials.test_search_page import row, searched
 
 optuna = pytest.importorskip("optuna")
 
 TRAINING = TrainingSpec(recipe=RecipeSpec(model={"width": 16}), max_steps=270)
+BASE = Configuration(training=TRAINING, shards=ShardSpec())
 SPEC = TrialsSpec.model_validate(
     {
         "vary": {
@@ -76,15 +79,15 @@ def test_those_that_lie_in_the_space_are_taken_the_best_first_and_the_file_stays
 
 def test_the_first_round_begins_with_the_best_and_later_ones_learn_from_the_search_alone(file: Path) -> None:
     earlier = read(file).outcomes
-    first = next_round(SPEC, TRAINING, 0, [], 270, earlier=earlier)
+    first = next_round(SPEC, BASE, 0, [], 270, earlier=earlier)
     assert first[0].settings == BEST and len(first) == 4
-    assert [trial.settings for trial in next_round(SPEC, TRAINING, 0, [], 270, earlier=earlier)] == [
+    assert [trial.settings for trial in next_round(SPEC, BASE, 0, [], 270, earlier=earlier)] == [
         *(trial.settings for trial in first)
     ]
-    drawn = [trial.settings for trial in next_round(SPEC, TRAINING, 0, [], 270)]
+    drawn = [trial.settings for trial in next_round(SPEC, BASE, 0, [], 270)]
     assert all(trial.settings not in drawn for trial in first)
     records = [PastTrial(trial=trial, values={270: float(trial.number)}) for trial in first]
-    assert next_round(SPEC, TRAINING, 1, records, 270, earlier=earlier) == next_round(SPEC, TRAINING, 1, records, 270)
+    assert next_round(SPEC, BASE, 1, records, 270, earlier=earlier) == next_round(SPEC, BASE, 1, records, 270)
 
 
 def test_of_a_measure_that_rises_the_highest_is_best(tmp_path: Path) -> None:
