@@ -39,27 +39,9 @@ def test_a_search_is_one_run_above_its_trials_also_where_it_is_killed_and_repeat
             "trial 1": TrialFigures(run_of(1), {10: 0.5}, {}),
             "trial 2": TrialFigures(run_of(2), other, {"shards.encoder.vocab_size": 512}),
         }
-        tracked.log(
-            "loss",
-            {
-                "trial 1": TrialFigures(run_of(1), one, {}),
-                "trial 2": TrialFigures(run_of(2), other, {"shards.encoder.vocab_size": 512}),
-            },
-            None,
-            20,
-            is_over=False,
-        )
+        tracked.log("loss", figures, None, 20, is_over=False)
         other[40] = 0.3
-        tracked.log(
-            "loss",
-            {
-                "trial 1": TrialFigures(run_of(1), one, {}),
-                "trial 2": TrialFigures(run_of(2), other, {"shards.encoder.vocab_size": 512}),
-            },
-            0.3,
-            50,
-            is_over=is_over,
-        )
+        tracked.log("loss", figures, 0.3, 50, is_over=is_over)
         experiment = client.get_experiment_by_name(pipeline)
         assert experiment is not None
         (parent,) = [each for each in client.search_runs([experiment.experiment_id]) if SEARCH_TAG in each.data.tags]
