@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +53,9 @@ ROWS = [
 ]
 
 
-@pytest.fixture(params=["trials.json", "an Optuna study"])
+@pytest.fixture(params=["trials.json", "a journal", "SQLite"])
 def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    path = tmp_path / "earlier"
+    path = tmp_path / ("earlier.db" if request.param == "SQLite" else "earlier")
     if request.param == "trials.json":
         path.write_text(json.dumps(searched(ROWS).model_dump(mode="json")))
     else:
@@ -70,11 +72,11 @@ def read(path: Path) -> EarlierTrials:
 def test_those_that_lie_in_the_space_are_taken_the_best_first_and_the_file_stays(file: Path) -> None:
     before = file.read_bytes()
     found = read(file)
-    assert str(found) == "9 of 11 trials of earlier"
+    assert str(found) == f"9 of 11 trials of {file.name}"
     assert [each.settings for each in found.outcomes[:2]] == [BEST, ROWS[1].settings]
     assert found.outcomes[0].values[270] == ROWS[0].value
     assert [each.has_failed for each in found.outcomes].count(True) == 1
-    assert file.read_bytes() == before and [path.name for path in file.parent.iterdir()] == ["earlier"]
+    assert file.read_bytes() == before and [path.name for path in file.parent.iterdir()] == [file.name]
 
 
 def test_the_first_round_begins_with_the_best_and_later_ones_learn_from_the_search_alone(file: Path) -> None:
@@ -113,6 +115,18 @@ def test_a_file_that_is_no_search_is_refused_with_what_to_name(tmp_path: Path, c
     if content is not None:
         path.write_text(content)
     with pytest.raises(ConfigError, match=words):
+        read(path)
+
+
+def test_a_database_of_anything_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE studies (study_id INTEGER)")
+        database.commit()
+    with pytest.raises(ConfigError, match=r"neither a search's trials\.json nor a study"):
+        read(path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ConfigError, match=r"neither a search's trials\.json nor a study"):
         read(path)
 
 

@@ -174,9 +174,7 @@ def test_what_data_refuse_and_what_predicts_something_else_is_no_trial(
     # As of an encoder of one's own, which says only once it is fitted what it is.
     targets = iter(["the text of one", "the tokens of another"])
     monkeypatch.setattr(module, "target_of", lambda encoder, statistics: next(targets))
-    with pytest.raises(
-        ConfigError, match="would predict the tokens of another, and the pipeline file"
-    ):
+    with pytest.raises(ConfigError, match="would predict the tokens of another, and the pipeline file"):
         texts.manifest(encoder__vocab_size=305)
 
 
