@@ -20,10 +20,12 @@ import torch
 
 from benchmarks.figures import Figure, show
 from benchmarks.search_tasks import DIVERGED, LR, MOMENTUM, TASKS, WIDTH, Data, Run, Task
+from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.proposals import PastTrial, next_round
 from headway.tasks.search.rungs import RungScore, levels, num_promoted, promoted
-from headway.tasks.search.space import Settings
 from headway.tasks.search.trials_spec import Trial, TrialsSpec
+from headway.tasks.search.values import Settings
+from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import TrainingSpec
 
 TRIALS_PER_ROUND, ROUNDS, PRUNED_TRIALS = 9, 9, 54
@@ -95,10 +97,11 @@ def halving(method: str) -> Callable[[Search], None]:
                 "schedule": {"warmup_steps": 0},
             }
         )
+        base = Configuration(training=training, shards=ShardSpec())
         steps, records = levels(spec.rungs, search.max_steps), list[PastTrial]()
         for number in range(ROUNDS):
             began_s = time.perf_counter()
-            trials = next_round(spec, training, number, records, search.max_steps)
+            trials = next_round(spec, base, number, records, search.max_steps)
             search.proposing_s += time.perf_counter() - began_s
             records += run_round(search, trials, steps)
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headway.tasks.search.space import Settings
+from headway.tasks.search.values import Settings
 from headway.training.config.recipe_specs import LanguageModelSpec
 from headway.training.config.shapes import TokenShape
 from headway.training.recipes.language_model import LanguageModel

@@ -57,8 +57,8 @@ def settings_comparison(request: ComparisonRequest) -> ComparisonSummary:
         _, manifest = shards_of_today(run, pipeline)
         found = compare_settings(
             run,
-            pipeline.training,
-            other.training,
+            pipeline.configuration,
+            other.configuration,
             path.parent,
             request.seeds,
             scoring_of(pipeline),

@@ -30,7 +30,7 @@ from headway.flows.rehearse.project import TEAMS_OWN, SmallProject, make_small_p
 from headway.flows.show.plan import make_plan
 from headway.flows.trials.wanted import require_comparable
 from headway.tasks.registry.promotion_spec import PromotionSpec
-from headway.tasks.search.space import shown
+from headway.tasks.search.values import shown
 
 READY: tuple[CheckName, ...] = ("config", "recipe", "encoder")
 """What must have passed before anything is trained."""

@@ -24,7 +24,7 @@ def trials(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show settings and steps, and train nothing.")] = False,
     against: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Only compare `training` with another pipeline file's; neither is kept."),
+        typer.Option(metavar="FILE", help="Only compare settings with another pipeline file's; neither is kept."),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, max=10, help="With --against: seeds that both train with.", show_default="3")
@@ -76,13 +76,14 @@ def _check_and_run(
     request: TrialsRequest, started_unix_s: float, study: Path | None, *, dry_run: bool, as_json: bool
 ) -> None:
     from headway.data_contracts.store.publication import Workspace
-    from headway.flows.config.preflight import check_request
+    from headway.flows.config.preflight import check_contract, check_request, check_trial_encoders
     from headway.flows.trials.wanted import plan_of, wanted_trials
     from headway.tasks.search.pace import require_worthwhile
 
     # A user's mistake should cost a moment, not the start of a server.
     spec, path, _ = check_request(request)
     plan = plan_of(spec, path.parent)
+    check_trial_encoders(spec, path, check_contract(spec, path), plan.drawn)
     require_worthwhile(Workspace(request.workspace), spec.pipeline, wanted_trials(spec), spec.training)
     if dry_run:
         from headway.flows.console.console import plain_console
@@ -141,7 +142,7 @@ def _check_and_compare(request: ComparisonRequest, started_unix_s: float, *, dry
         if as_json:
             print_json({"num_runs": 2 * request.seeds, "against": request.against})
         else:
-            print_comparison_plan(spec.training, other.training, request.seeds, plain_console())
+            print_comparison_plan(spec.configuration, other.configuration, request.seeds, plain_console())
         return
     from headway.flows.windows.admission import enter
 

@@ -22,6 +22,7 @@ from headway.flows.config.triggers import TriggersSpec
 from headway.flows.config.windows import WindowsSpec
 from headway.flows.console.pipeline_names import OF_A_PIPELINE, pipeline_files, pipeline_name
 from headway.tasks.registry.promotion_spec import PromotionSpec
+from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.trials_spec import TrialsSpec
 from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.register import RegistrySpec
@@ -68,6 +69,11 @@ class PipelineSpec(Frozen):
     )
     windows: WindowsSpec | None = Field(default=None, description="When scheduled retrains may train; empty: always.")
     triggers: TriggersSpec | None = Field(default=None, description="What else makes a retrain due; empty: nothing.")
+
+    @property
+    def configuration(self) -> Configuration:
+        """What trials vary settings of."""
+        return Configuration(training=self.training, shards=self.shards)
 
     @property
     def priority(self) -> int:
@@ -239,10 +245,10 @@ def _check_trials(spec: PipelineSpec, trials: TrialsSpec, path: Path, world_size
                 where="evaluation.ranking_share",
                 advice="Say which share, such as `evaluation: {ranking_share: 0.5}`.",
             )
-        for trial in trials.drawn(spec.training):
+        for trial in trials.drawn(spec.configuration):
             where = f"{path}: {trial.name} ({trial}): "
             methods = own_methods(trial.training.recipe.name, (str(path.parent),))
-            require_trainable(trial.training, spec.shards.encoder, world_size, methods)
+            require_trainable(trial.training, trial.shards.encoder, world_size, methods)
     except ConfigError as error:
         raise ConfigError(error.what, where=f"{where}{error.where}", advice=error.advice) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,7 +12,7 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.suites.contract_file import read_contract_file
 from headway.flows.config.cost_bound import bound_prices
-from headway.flows.config.first_step import check_first_step
+from headway.flows.config.first_step import check_encodes, check_first_step
 from headway.flows.config.named_columns import require_named_columns
 from headway.flows.config.pipeline_file import pipeline_file
 from headway.flows.config.pipeline_spec import PipelineSpec, in_file
@@ -19,6 +20,7 @@ from headway.flows.config.request import RetrainRequest, TrainingRequest
 from headway.flows.console.environment import project_folder
 from headway.tasks.registry import model_refs
 from headway.tasks.rows.validation_split import refuse_mixed
+from headway.tasks.search.trials_spec import Trial
 from headway.training.config.encoder_specs import CustomEncoderSpec
 from headway.training.data.encode.hosted_encoder import check_custom_encoder
 from headway.training.frozen.code_archive import encoder_code
@@ -97,6 +99,23 @@ def check_encoder(pipeline: PipelineSpec, path: Path) -> None:
     """Raises `ConfigError`: an encoder of the user's own cannot be imported, is none, or refuses its options."""
     if isinstance(encoder := pipeline.shards.encoder, CustomEncoderSpec):
         check_custom_encoder(encoder, encoder_code(encoder, (str(path.parent),)) or b"")
+
+
+def check_trial_encoders(pipeline: PipelineSpec, path: Path, contract: Contract, trials: Iterable[Trial]) -> None:
+    """Encoders of the user's own, with the options of each trial, tried on made-up rows.
+
+    Raises:
+        ConfigError: one of them refuses its options, or these rows.
+    """
+    shards = {trial.shards.model_dump_json(): trial for trial in trials if trial.shards != pipeline.shards}
+    for trial in shards.values():
+        wanted = pipeline.model_copy(update={"shards": trial.shards, "training": trial.training})
+        try:
+            check_encoder(wanted, path)
+            check_encodes(wanted, path, contract)
+        except ConfigError as error:
+            where = f"{path}: {trial.name} ({trial}): {error.where}"
+            raise ConfigError(error.what, where=where, advice=error.advice) from error
 
 
 def check_tracking_uri(uri: str) -> None:

@@ -11,10 +11,10 @@ from headway.flows.console.console import headed, print_table
 from headway.flows.trials.summary import cells, setting_names
 from headway.tasks.core.artifacts import artifact_key, show_table
 from headway.tasks.core.context import RunContext
-from headway.tasks.search.space import Settings
-from headway.tasks.stages.settings_comparison import SettingsComparison, differing
+from headway.tasks.search.configuration import Configuration
+from headway.tasks.search.values import Settings
+from headway.tasks.stages.settings_comparison import SettingsComparison, differing, with_seed_of
 from headway.tasks.stages.trial_scores import TrialResult
-from headway.training.config.training_spec import TrainingSpec
 
 
 class ComparedSettings(BaseModel):
@@ -113,9 +113,9 @@ def _names(summary: ComparisonSummary) -> tuple[str, ...]:
     return setting_names([summary.this.settings, summary.other.settings])
 
 
-def print_comparison_plan(this: TrainingSpec, other: TrainingSpec, num_seeds: int, console: Console) -> None:
+def print_comparison_plan(this: Configuration, other: Configuration, num_seeds: int, console: Console) -> None:
     """What would be trained."""
-    settings = differing(this, other.model_copy(update={"seed": this.seed}))
+    settings = differing(this, with_seed_of(other, this))
     if not settings[0]:
         console.print("  settings are the same; where code of their own is the same too, nothing is trained")
     names, table = setting_names(settings), Table(box=None, padding=(0, 2), header_style="dim")
@@ -124,7 +124,7 @@ def print_comparison_plan(this: TrainingSpec, other: TrainingSpec, num_seeds: in
     for name, each in zip(("this", "other"), settings, strict=True):
         table.add_row(name, *cells(each, names))
     print_table(console, table)
-    runs = f"each with {count(num_seeds, 'seed')}, from {this.seed}; what was trained before is found"
+    runs = f"each with {count(num_seeds, 'seed')}, from {this.training.seed}; what was trained before is found"
     console.print(f"  runs       {runs}")
 
 

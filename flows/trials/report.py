@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 from rich.console import Console
@@ -29,7 +29,8 @@ from headway.flows.trials.summary import (
 from headway.flows.trials.wanted import SearchPlan
 from headway.tasks.core.artifacts import artifact_key, show_table
 from headway.tasks.core.context import RunContext
-from headway.tasks.search.space import Settings
+from headway.tasks.search.configuration import SHARDS, Configuration, Part, is_of_shards, parts_of, value_at
+from headway.tasks.search.values import Settings
 from headway.tasks.stages.search import SearchedTrial, SearchResult
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def report(context: RunContext, found: SearchResult, best: RetrainSummary) -> Tr
         steps_saved=found.steps_of_all - found.steps_spent,
         is_decided=found.verdict is None or found.verdict.is_decided,
         verdict=verdict_text(found),
-        keep=as_yaml(found.best.trial.settings),
+        keep=as_yaml(found.best.trial.settings, found.best.trial.configuration),
         best=best,
         report=context.workspace.uri_of(f"ledger/{context.budget_scope}/trials.html"),
     )
@@ -134,18 +135,30 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"
 
 
-def as_yaml(settings: Settings) -> str:
-    """Of a pipeline file, in one line."""
-    training: dict[str, object] = {}
+def as_yaml(settings: Settings, of: Configuration) -> str:
+    """Of a pipeline file: a line for each section.
+
+    Args:
+        of: the trial that has them: a list is written whole, since a file cannot say a part of one.
+    """
+    said: dict[str, Any] = {"training": of.values()}
+    said[SHARDS] = said["training"].pop(SHARDS)
+    sections: dict[str, dict[Part, Any]] = {SHARDS: {}, "training": {}}
     for name, value in settings.items():
-        *branches, leaf = name.split(".")
-        branch = training
+        parts = parts_of(name) if is_of_shards(name) else ("training", *parts_of(name))
+        depth = next((place for place, part in enumerate(parts) if isinstance(part, int)), len(parts))
+        section, *branches, leaf = parts[:depth]
+        branch = sections[str(section)]
         for part in branches:
-            branch = branch.setdefault(part, {})  # type: ignore[assignment]
-        branch[leaf] = value
-    text: str = yaml.safe_dump({"training": training}, default_flow_style=True, sort_keys=False, width=10_000)
-    # Without the outer braces, so that it can stand in a pipeline file as it is.
-    return text.strip()[1:-1]
+            branch = branch.setdefault(part, {})
+        branch[leaf] = value if depth == len(parts) else value_at(said, parts[:depth])
+    texts = [
+        yaml.safe_dump({name: each}, default_flow_style=True, sort_keys=False, width=10_000).strip()
+        for name, each in sections.items()
+        if each
+    ]
+    # Without the outer braces, so that they can stand in a pipeline file as they are.
+    return "\n".join(text[1:-1] for text in texts)
 
 
 def as_state(summary: TrialsSummary) -> TrialsSummary | State[TrialsSummary]:
@@ -176,7 +189,10 @@ def print_ranking(summary: TrialsSummary, console: Console) -> None:
         console.print(f"  warm start {summary.warm_start}")
     if summary.verdict:
         console.print(f"  verdict    {summary.verdict}")
-    console.print(f"  keep it    {summary.keep}")
+    first, *others = summary.keep.splitlines()
+    console.print(f"  keep it    {first}")
+    for line in others:
+        console.print(f"             {line}")
     console.print(f"  report     {summary.report}")
 
 
@@ -196,6 +212,8 @@ def print_wanted(plan: SearchPlan, console: Console) -> None:
         print_table(console, table)
     if (later := plan.num_trials - num_first) > 0:
         console.print(f"  later      {count(later, 'trial')} more, by what those before came to")
+    if plan.num_shards:
+        console.print(f"  shards     {count(plan.num_shards, 'setting')} besides the file's, made once each")
     if plan.num_steps is None or plan.num_steps_of_all is None:
         console.print("  steps      counted once the shards are there")
         return

@@ -28,7 +28,7 @@ from headway.flows.trials.summary import (
     setting_names,
     steps_line,
 )
-from headway.tasks.search.space import Value, shown
+from headway.tasks.search.values import Value, shown
 
 LISTED = 20
 LOG_RATIO = 30

@@ -56,6 +56,7 @@ def search_and_register(
     )
     # From here on the flow run works on the best one's run, and takes its lock.
     run.at.run = found.best.run.sha256[:16]
-    best = pipeline.model_copy(update={"training": found.best.trial.training})
+    trial = found.best.trial
+    best = pipeline.model_copy(update={"training": trial.training, "shards": trial.shards})
     evaluation, outcome = evaluate_and_register(run, best, found.best.run)
     return report(run, found, summarise(run, best, receipt, evaluation, outcome))

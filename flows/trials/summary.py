@@ -10,7 +10,7 @@ from headway.data_contracts.store.errors import Cause
 from headway.data_contracts.types.notebook_card import notebook_card
 from headway.data_contracts.types.report_text import count, figure
 from headway.flows.report.summary import RetrainSummary
-from headway.tasks.search.space import Settings, shown
+from headway.tasks.search.values import Settings, shown
 
 
 class TrialRow(BaseModel):

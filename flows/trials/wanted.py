@@ -10,12 +10,16 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.report_text import count
 from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from headway.flows.console.environment import project_folder
+from headway.tasks.search.configuration import require_same_examples
 from headway.tasks.search.earlier_trials import read_earlier
 from headway.tasks.search.rungs import num_at_each, planned_steps
 from headway.tasks.search.trials_spec import Trial, TrialsSpec
+from headway.training.config.encoder_specs import CustomEncoderSpec
+from headway.training.config.shards import ShardSpec
 from headway.training.frozen.mesh_check import require_trainable
 from headway.training.frozen.recipe_check import own_methods
 
+OF_THE_DATA = "Compare settings of `training` and of the encoder; `headway ci --full` judges a change of the data."
 EXAMPLE = "trials: {vary: {optimizer.lr: {log_uniform: [0.001, 0.1]}}, draws: 8}"
 
 
@@ -52,13 +56,14 @@ def require_comparable(pipeline: PipelineSpec, other: PipelineSpec, path: Path) 
             where=f"{pipeline.pipeline}: evaluation.ranking_share",
             advice="Say which share, such as `evaluation: {ranking_share: 0.5}`.",
         )
-    for name in ("source", "shards"):
-        if getattr(pipeline, name) != getattr(other, name):
-            raise ConfigError(
-                f"its `{name}` differs, so both would not be trained and scored on the same rows.",
-                where=str(path),
-                advice="Compare settings of `training` alone; `headway ci --full` judges a change of the data.",
-            )
+    if pipeline.source != other.source:
+        raise ConfigError(
+            "its `source` differs, so both would not be trained and scored on the same rows.",
+            where=str(path),
+            advice=OF_THE_DATA,
+        )
+    if pipeline.shards.identity != other.shards.identity:
+        _require_comparable_shards(pipeline.shards, other.shards, path)
     if pipeline.training.start_from is not None or other.training.start_from is not None:
         raise ConfigError(
             "training starts from a registered model, which may be another one by the next run.",
@@ -67,13 +72,30 @@ def require_comparable(pipeline: PipelineSpec, other: PipelineSpec, path: Path) 
         )
     try:
         methods = own_methods(other.training.recipe.name, (str(path.parent),))
-        require_trainable(other.training, pipeline.shards.encoder, pipeline.launch.world_size, methods)
+        require_trainable(other.training, other.shards.encoder, pipeline.launch.world_size, methods)
     except ConfigError as error:
         ranks = count(pipeline.launch.world_size, "rank")
         raise ConfigError(
             f"its training is none for {ranks}, which both would be trained by: {error.what}",
             where=str(path),
             advice=error.advice,
+        ) from error
+
+
+def _require_comparable_shards(ours: ShardSpec, theirs: ShardSpec, path: Path) -> None:
+    if isinstance(theirs.encoder, CustomEncoderSpec):
+        raise ConfigError(
+            "its `shards` differs, and has an encoder whose code may lie elsewhere than the pipeline's.",
+            where=f"{path}: shards.encoder",
+            advice=OF_THE_DATA,
+        )
+    try:
+        require_same_examples(ours, theirs)
+    except ConfigError as error:
+        raise ConfigError(
+            f"its `shards` differs so that both would not be scored on the same examples: {error.what}",
+            where=f"{path}: {error.where}",
+            advice=OF_THE_DATA,
         ) from error
 
 
@@ -97,6 +119,8 @@ class SearchPlan(NamedTuple):
     """With which the best two are trained besides."""
     warm_start: str = ""
     """Which earlier trials propose the first round; empty: none, and draws are it."""
+    num_shards: int = 0
+    """Settings of shards, other than the file's, that those of `drawn` have: what sharding and fitting is done for."""
 
 
 def plan_of(pipeline: PipelineSpec, folder: Path) -> SearchPlan:
@@ -109,15 +133,17 @@ def plan_of(pipeline: PipelineSpec, folder: Path) -> SearchPlan:
     """
     spec = wanted_trials(pipeline)
     plan = _drawn_plan(pipeline, spec)
+    others = {trial.shards.model_dump_json() for trial in plan.drawn if trial.shards != pipeline.shards}
+    plan = plan._replace(num_shards=len(others))
     if spec.warm_start is None:
         return plan
     # Steps of then count as today's whole run, however many that are.
     earlier = read_earlier(folder / spec.warm_start, spec.space, pipeline.training.max_steps)
-    return plan._replace(drawn=(), warm_start=str(earlier))
+    return plan._replace(drawn=(), warm_start=str(earlier), num_shards=0)
 
 
 def _drawn_plan(pipeline: PipelineSpec, spec: TrialsSpec) -> SearchPlan:
-    drawn = spec.drawn(pipeline.training)
+    drawn = spec.drawn(pipeline.configuration)
     per_round = spec.draws or len(drawn)
     num_trials = max(len(drawn), per_round * spec.rounds) if spec.is_learning else len(drawn)
     others = spec.finalist_seeds - 1

@@ -5,6 +5,7 @@ Their figures may be of other data, and are no figures of this search: from the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,9 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.store.regular_files import read_regular
 from headway.data_contracts.store.strict_json import parse_json
-from headway.tasks.search.space import Settings, Space, Value, Varied, shown
+from headway.tasks.search.optuna_files import SQLITE_MAGIC, study_storage
+from headway.tasks.search.space import Space, Varied
+from headway.tasks.search.values import Settings, Value, shown
 
 WHERE = "trials.warm_start"
 MAX_BYTES = 2**26
@@ -49,7 +52,7 @@ class EarlierTrials:
 def read_earlier(file: Path, space: Space, max_steps: int) -> EarlierTrials:
     """
     Args:
-        file: a search's `trials.json`, or a study of Optuna's in a journal file.
+        file: a search's `trials.json`, or a study of Optuna's in a journal file or SQLite.
         max_steps: of a whole run of today, as which a whole run of then counts.
 
     Raises:
@@ -104,16 +107,14 @@ def _of_search(found: Mapping[str, Any], max_steps: int) -> Iterator[Outcome]:
 
 def _of_study(data: bytes, max_steps: int) -> Iterator[Outcome]:
     import optuna
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
     from optuna.study import StudyDirection
     from optuna.trial import TrialState
 
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    # A copy: to read a journal Optuna writes a lock beside it.
-    with scratch_folder("headway-study-") as scratch:
+    # A copy: to read a journal Optuna writes a lock beside it, and to a database tables that it lacks.
+    with scratch_folder("headway-study-") as scratch, contextlib.ExitStack() as stack:
         (scratch / "study").write_bytes(data)
-        storage = JournalStorage(JournalFileBackend(str(scratch / "study")))
+        is_sqlite = data.startswith(SQLITE_MAGIC)
+        storage = stack.enter_context(study_storage(scratch / "study", is_sqlite=is_sqlite))
         (name,) = optuna.get_all_study_names(storage)  # of several nobody could tell which is meant
         study = optuna.load_study(study_name=name, storage=storage)
         trials, direction = study.get_trials(), study.direction

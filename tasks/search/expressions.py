@@ -1,4 +1,4 @@
-"""Arithmetic in a pipeline file: `4 * recipe.model.width`, of the numbers and words of `training`.
+"""Arithmetic in a pipeline file: `4 * recipe.model.width`, of the numbers and words of its settings.
 
 Parsed by Python's grammar and evaluated by hand: what is no number, word, name, operator or one of four functions is
 refused, so that no text of a file is ever code.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,6 +42,8 @@ _COMPARED: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {"abs": abs, "max": max, "min": min, "round": round}
 _OF_SEVERAL: Final = ("max", "min")
 """Of two numbers or more; the others of one. Digits to round to could take Python for ever."""
+_PLACE: Final = re.compile(r"(?<=[A-Za-z_])\.(\d+)(?=\.[A-Za-z_])")
+"""In a list, between two words of a name: `order.mix.0.weight`, which Python writes `order.mix[0].weight`."""
 _CONSTANTS: Final[Mapping[str, bool | None]] = {"true": True, "false": False, "null": None}
 """As YAML has them."""
 _KNOWN: Final = (
@@ -77,7 +80,7 @@ def parse(text: str) -> Expression:
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"an expression has at most {MAX_CHARACTERS} characters, and this one {len(text):,}")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(_PLACE.sub(r"[\1]", text.strip()), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise ValueError(f"`{text}` is no expression ({reason}): use {_KNOWN}") from error
@@ -90,7 +93,7 @@ def _require_known(node: ast.expr, text: str, names: set[str]) -> None:
     match node:
         case ast.Constant(value=bool() | int() | float() | str() | None):
             return None
-        case ast.Name() | ast.Attribute():
+        case ast.Name() | ast.Attribute() | ast.Subscript():
             if (name := _dotted(node)) is not None:
                 names.update({name} - _CONSTANTS.keys())
                 return None
@@ -123,6 +126,9 @@ def _dotted(node: ast.expr) -> str | None:
         case ast.Attribute(value=inner, attr=attr):
             before = _dotted(inner)
             return None if before is None else f"{before}.{attr}"
+        case ast.Subscript(value=inner, slice=ast.Constant(value=int(place))) if not isinstance(place, bool):
+            before = _dotted(inner)
+            return None if before is None else f"{before}.{place}"
     return None
 
 
@@ -130,7 +136,7 @@ def _evaluated(node: ast.expr, names: Names) -> Any:
     match node:
         case ast.Constant(value=value):
             return value
-        case ast.Name() | ast.Attribute():
+        case ast.Name() | ast.Attribute() | ast.Subscript():
             name = _dotted(node)
             assert name is not None  # as it was parsed
             return _CONSTANTS[name] if name in _CONSTANTS else names(name)

@@ -16,10 +16,11 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from headway.data_contracts.store.errors import ConfigError
+from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.earlier_trials import Outcome
-from headway.tasks.search.space import Settings, Value, Varied
-from headway.tasks.search.trials_spec import Settle, Trial, TrialsSpec, numbered, with_settings
-from headway.training.config.training_spec import TrainingSpec
+from headway.tasks.search.space import Varied
+from headway.tasks.search.trials_spec import Settle, Trial, TrialsSpec, as_it_is, numbered
+from headway.tasks.search.values import Settings, Value
 from headway.training.data.splitmix import hash_text
 
 if TYPE_CHECKING:
@@ -53,37 +54,37 @@ class PastTrial:
 
 def next_round(
     spec: TrialsSpec,
-    training: TrainingSpec,
+    configuration: Configuration,
     number: int,
     records: Sequence[PastTrial],
     max_steps: int,
-    settle: Settle = lambda training: training,
+    settle: Settle = as_it_is,
     earlier: Sequence[Outcome] = (),
 ) -> tuple[Trial, ...]:
     """The trials of a round; empty where the space has no others.
 
     Args:
-        training: of the pipeline file, from which trials differ by their settings.
+        configuration: of the pipeline file, from which trials differ by their settings.
         number: of the round, from 0.
         records: of all rounds before, in the order of their trials' numbers.
         max_steps: of a whole run.
-        settle: what is tried of training with a trial's settings; none is proposed that it refuses.
+        settle: what is tried of a trial's settings; none is proposed that it refuses.
         earlier: of another search, the best first: the first round begins with it and learns from all of them.
 
     Raises:
-        ConfigError: a value that `training` or `settle` does not take, of settings that no score decides.
+        ConfigError: a value that the file or `settle` does not take, of settings that no score decides.
     """
     if not spec.is_learning or (number == 0 and not earlier):
-        drawn = spec.drawn(training, settle)
+        drawn = spec.drawn(configuration, settle)
         per_round = spec.draws or len(drawn)  # all of a grid are one round
         return drawn[number * per_round : (number + 1) * per_round]
     assert spec.draws is not None  # as the spec has it
     outcomes = [record.outcome for record in records] if number else earlier
     asked = islice(_asked(spec, number, outcomes, max_steps), ASKED_PER_TRIAL[spec.method] * spec.draws)
     first = [] if number else [earlier[0].settings]
-    proposed = islice(_trainable(spec, training, chain(first, asked), settle), WANTED_PER_TRIAL * spec.draws)
-    wanted = chain(proposed, _trainable(spec, training, _redrawn(spec, training, number), settle))
-    return numbered(training, wanted, [record.trial for record in records], at_most=spec.draws, settle=settle)
+    proposed = islice(_trainable(spec, configuration, chain(first, asked), settle), WANTED_PER_TRIAL * spec.draws)
+    wanted = chain(proposed, _trainable(spec, configuration, _redrawn(spec, configuration, number), settle))
+    return numbered(configuration, wanted, [record.trial for record in records], at_most=spec.draws, settle=settle)
 
 
 def _asked(spec: TrialsSpec, number: int, outcomes: Sequence[Outcome], max_steps: int) -> Iterator[Settings]:
@@ -98,17 +99,17 @@ def _asked(spec: TrialsSpec, number: int, outcomes: Sequence[Outcome], max_steps
         yield chosen
 
 
-def _redrawn(spec: TrialsSpec, training: TrainingSpec, number: int) -> Iterator[Settings]:
+def _redrawn(spec: TrialsSpec, configuration: Configuration, number: int) -> Iterator[Settings]:
     """Draws of a round, none of which another round draws."""
     assert spec.draws is not None  # as the spec has it
     space, num = spec.space, WANTED_PER_TRIAL * spec.draws
     with contextlib.suppress(ConfigError):  # next to nothing is allowed
         for each in range(num):
-            yield space.draw(spec.seed, spec.draws + number * num + each, training)
+            yield space.draw(spec.seed, spec.draws + number * num + each, configuration)
 
 
 def _trainable(
-    spec: TrialsSpec, training: TrainingSpec, asked: Iterable[Settings], settle: Settle
+    spec: TrialsSpec, configuration: Configuration, asked: Iterable[Settings], settle: Settle
 ) -> Iterator[Settings]:
     """Whole settings. A sampler knows nothing of what follows from some, is required of them, or can be trained."""
     assert spec.draws is not None  # as the spec has it
@@ -118,9 +119,9 @@ def _trainable(
             return
         num_refused += 1
         with contextlib.suppress(ConfigError):
-            settings = space.completed(chosen, training)
-            if space.is_allowed(settings, training):
-                settle(with_settings(training, settings))
+            settings = space.completed(chosen, configuration)
+            if space.is_allowed(settings, configuration):
+                settle(configuration.with_settings(settings))
                 num_refused = 0
                 yield settings
 

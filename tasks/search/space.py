@@ -9,44 +9,28 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.strict_yaml import nearest
+from headway.tasks.search.configuration import SHARDS, Configuration, is_of_shards, parts_of, value_at
 from headway.tasks.search.expressions import Expression, Operand, parse
-from headway.training.config.training_spec import TrainingSpec
+from headway.tasks.search.values import Choices, Settings, Value, shown
 from headway.training.data.splitmix import hash_text
 
 DIGITS = 4
 """That a drawn number has: more say nothing, and a person is to read and keep it."""
 LEAST, MOST = 1e-100, 1e100
 """In size, of a range's ends: beyond, what lies between them is no number, or no sampler tells it apart."""
-EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 MAX_COMBINATIONS = 100_000
 """Of a grid's lists, before conditions and requirements leave some out."""
 REDRAWN = 1000
 """Times that a draw is drawn again where it does not meet what is required, before the space is called empty."""
-
-
-def _number(value: Any) -> Any:
-    """YAML takes `1e-3` for a text, which a person means as a number."""
-    return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
-
-
-Value = Annotated[bool | int | float | str | None, BeforeValidator(_number)]
-Choices = Annotated[tuple[Value, ...], Field(min_length=1)]
-Settings = dict[str, Value]
-
-
-def shown(value: Value) -> str:
-    """As a pipeline file has it."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 class Varied(Frozen):
@@ -157,12 +141,12 @@ class Space:
         conditions = self.varied[name].when or {}
         return all(other in chosen and _is_among(chosen[other], wanted) for other, wanted in conditions.items())
 
-    def completed(self, chosen: Mapping[str, Value], training: TrainingSpec) -> Settings:
+    def completed(self, chosen: Mapping[str, Value], of: Configuration) -> Settings:
         """The settings of a trial: those that vary there, then what follows from them.
 
         Args:
             chosen: at least of all that vary there.
-            training: of the pipeline file, whose other settings an expression may name.
+            of: the pipeline file's, whose other settings an expression may name.
 
         Raises:
             ConfigError: an expression that has no value there.
@@ -172,21 +156,21 @@ class Space:
             if self.is_active(name, settings):
                 settings[name] = chosen[name]
         if self.derived:
-            names = _Names(settings, training)
+            names = _Names(settings, of)
             for name, expression in self.derived.items():
                 settings[name] = _value(expression, names, f"trials.derive.{name}")
         return settings
 
-    def is_allowed(self, settings: Settings, training: TrainingSpec) -> bool:
+    def is_allowed(self, settings: Settings, of: Configuration) -> bool:
         """Whether they are what is required of settings together.
 
         Raises:
             ConfigError: as `completed`.
         """
-        names = _Names(settings, training)
+        names = _Names(settings, of)
         return all(_holds(each, names) for each in self.required)
 
-    def combinations(self, training: TrainingSpec) -> list[Settings]:
+    def combinations(self, of: Configuration) -> list[Settings]:
         """Of a grid: each once.
 
         Raises:
@@ -208,30 +192,30 @@ class Space:
             )
         found: dict[str, Settings] = {}
         for values in itertools.product(*lists):
-            settings = self.completed(dict(zip(self.varied, values, strict=True)), training)
-            if self.is_allowed(settings, training):
+            settings = self.completed(dict(zip(self.varied, values, strict=True)), of)
+            if self.is_allowed(settings, of):
                 found.setdefault(json.dumps(settings), settings)
         if not found:
             raise _nothing_allowed(f"none of {num:,} combinations")
         return list(found.values())
 
-    def draw(self, seed: int, number: int, training: TrainingSpec) -> Settings:
+    def draw(self, seed: int, number: int, of: Configuration) -> Settings:
         """The draw of a number.
 
         Raises:
             ConfigError: as `completed`; or none is found that is allowed.
         """
-        for settings in self._draws(seed, number, training):
-            if self.is_allowed(settings, training):
+        for settings in self._draws(seed, number, of):
+            if self.is_allowed(settings, of):
                 return settings
         raise _nothing_allowed(f"none of {REDRAWN:,} draws")
 
-    def _draws(self, seed: int, number: int, training: TrainingSpec) -> Iterator[Settings]:
+    def _draws(self, seed: int, number: int, of: Configuration) -> Iterator[Settings]:
         for again in range(REDRAWN):
             place = str(number) if not again else f"{number}, again {again}"
             # 53 bits, as many as a float holds exactly, so that the share stays below 1.
             shares = {name: (hash_text("trial", str(seed), place, name) >> 11) / 2**53 for name in self.varied}
-            yield self.completed({name: each.at(shares[name]) for name, each in self.varied.items()}, training)
+            yield self.completed({name: each.at(shares[name]) for name, each in self.varied.items()}, of)
 
 
 def _in_order(needs: Mapping[str, Collection[str]], what: str) -> list[str]:
@@ -283,24 +267,24 @@ def _is_among(value: Value, wanted: Value | Choices) -> bool:
 class _Names:
     """What a name in an expression stands for: a trial's setting, else the pipeline file's."""
 
-    def __init__(self, settings: Settings, training: TrainingSpec) -> None:
-        self._settings, self._training = settings, training
-        self._dump: dict[str, Any] | None = None
+    def __init__(self, settings: Settings, of: Configuration) -> None:
+        self._settings, self._of = settings, of
+        self._values: dict[str, Any] | None = None
 
     def __call__(self, name: str) -> Operand:
         if name in self._settings:
             return self._settings[name]
-        if name == "max_steps" and self._training.max_epochs is not None:
+        if name == "max_steps" and self._of.training.max_epochs is not None:
             raise ValueError("`max_steps` follows from `max_epochs` and the rows, which are counted later")
-        if self._dump is None:
-            self._dump = self._training.model_dump(mode="json")
-        found: Any = self._dump
-        for part in name.split("."):
-            if not isinstance(found, dict) or part not in found:
-                raise ValueError(
-                    f"`{name}` is not said in `training`, and no setting of this trial; words stand in quotes"
-                )
-            found = found[part]
+        if self._values is None:
+            self._values = self._of.values()
+        try:
+            found = value_at(self._values, parts_of(name))
+        except KeyError as error:
+            section = SHARDS if is_of_shards(name) else "training"
+            raise ValueError(
+                f"`{name}` is not said in `{section}`, and no setting of this trial; words stand in quotes"
+            ) from error
         if isinstance(found, dict | list):
             raise ValueError(f"`{name}` is no single value")
         return found  # type: ignore[no-any-return]  # JSON's values

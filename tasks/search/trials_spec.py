@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from headway.data_contracts.store.documents import Frozen
-from headway.data_contracts.store.errors import ConfigError, plain_message
-from headway.data_contracts.types.strict_yaml import keys_at, nearest, not_numbers
+from headway.data_contracts.store.errors import ConfigError
+from headway.tasks.search.configuration import VARY as WHERE
+from headway.tasks.search.configuration import Configuration, is_of_shards, require_setting
 from headway.tasks.search.rungs import GeometricRungs, levels, planned_steps, require_past_warmup
-from headway.tasks.search.space import Choices, Settings, Space, Value, Varied, shown
-from headway.training.config.training_spec import DECIDES_NO_BIT, TrainingSpec
+from headway.tasks.search.space import Space, Varied
+from headway.tasks.search.values import Choices, Settings, Value, shown
+from headway.training.config.encoder_specs import ImageEncoderSpec, TabularEncoderSpec
+from headway.training.config.shards import ShardSpec
+from headway.training.config.training_spec import TrainingSpec
 
-WHERE = "trials.vary"
 LENGTHS = ("max_steps", "max_epochs", "recipe.model.iterations")
 OF_EPOCHS = ("global_batch_sequences",)
 """What decides the length besides, where passes over rows are asked for."""
@@ -24,22 +27,34 @@ MAX_SETTINGS = 100
 DECIDES_NOTHING = frozenset({"max_parallel", "min_starts", "budget_steps", "every"})
 """Of a search's settings: with others it is the same search, which goes on."""
 Method = Literal["grid", "random", "tpe", "gp"]
-Settle = Callable[[TrainingSpec], TrainingSpec]
-"""What training with a trial's settings is once rows are counted; raises `ConfigError` where that cannot be trained."""
+Settle = Callable[[Configuration], Configuration]
+"""What is tried of a trial's settings once rows are counted; raises `ConfigError` where that cannot be trained."""
+
+
+def as_it_is(configuration: Configuration) -> Configuration:
+    """A `Settle` for those who count no rows."""
+    return configuration
+
+
 LEARNING = ("tpe", "gp")
 """They propose settings by what earlier ones came to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """One setting of training, to be a run of its own."""
+    """Settings of training and of shards, to be a run of its own."""
 
     number: int
     """From 1, in the order in which they are trained."""
     settings: Settings
     training: TrainingSpec
+    shards: ShardSpec
     seed: int | None = None
     """Of one that is trained once more; None: the pipeline file's."""
+
+    @property
+    def configuration(self) -> Configuration:
+        return Configuration(training=self.training, shards=self.shards)
 
     @property
     def label(self) -> str:
@@ -59,20 +74,21 @@ class Trial:
 
 
 class TrialsSpec(Frozen):
-    """Settings of `training` that vary between trials; all others are the pipeline file's."""
+    """Settings of `training` and `shards` that vary between trials; all others are the pipeline file's."""
 
     vary: dict[str, Choices | Varied] = Field(
         min_length=1,
         max_length=MAX_SETTINGS,
-        description="By dotted name below `training`: a list of values, or a range such as "
-        "`{log_uniform: [0.0003, 0.03]}`, `{uniform: [0, 0.5]}` or `{integer: [2, 8]}`. With `when` it varies beside "
-        "some values of another setting alone: `{values: [0.9, 0.95], when: {optimizer.kind: muon}}`.",
+        description="By dotted name below `training`, or from `shards` on, such as `shards.encoder.vocab_size`: a list "
+        "of values, or a range such as `{log_uniform: [0.0003, 0.03]}`, `{uniform: [0, 0.5]}` or `{integer: [2, 8]}`. "
+        "With `when` it varies beside some values of another setting alone: `{values: [0.9, 0.95], when: "
+        "{optimizer.kind: muon}}`.",
     )
     derive: dict[str, Value] = Field(
         {},
         max_length=MAX_SETTINGS,
         exclude_if=lambda derive: not derive,
-        description="Settings that follow from others, by dotted name below `training`: `recipe.model.hidden: 4 * "
+        description="Settings that follow from others, by dotted name as in `vary`: `recipe.model.hidden: 4 * "
         "recipe.model.width`. The quotient of whole numbers that leaves no rest is whole.",
     )
     require: tuple[str, ...] = Field(
@@ -93,7 +109,7 @@ class TrialsSpec(Frozen):
         min_length=1,
         exclude_if=lambda file: file is None,
         description="A file with trials of an earlier search, relative to this file: its `trials.json`, or a study of "
-        "Optuna's in a journal file. `tpe` and `gp` propose the first round by them, the best of them first.",
+        "Optuna's in a journal file or SQLite. `tpe` and `gp` propose the first round by them, the best of them first.",
     )
     draws: int | None = Field(None, ge=1, description="How many settings a round draws; not of a grid.")
     rounds: int = Field(1, ge=1, description="How many rounds of draws; all of a round are ranked before the next.")
@@ -186,16 +202,16 @@ class TrialsSpec(Frozen):
         """
         return levels(self.rungs, training.max_steps)
 
-    def require_affordable(self, training: TrainingSpec) -> None:
+    def require_affordable(self, configuration: Configuration) -> None:
         """Raises `ConfigError`: the first round takes more steps than all may.
 
         Args:
-            training: of the pipeline file, its length in steps.
+            configuration: of the pipeline file, its length in steps.
         """
         if self.budget_steps is None:
             return
-        num = self.draws or len(self.space.combinations(training))
-        if (wanted := planned_steps(num, self.levels_of(training))) > self.budget_steps:
+        num = self.draws or len(self.space.combinations(configuration))
+        if (wanted := planned_steps(num, self.levels_of(configuration.training))) > self.budget_steps:
             raise ConfigError(
                 f"the first round, {num} trials, takes {wanted:,} steps, more than budget_steps, "
                 f"{self.budget_steps:,}.",
@@ -203,40 +219,42 @@ class TrialsSpec(Frozen):
                 advice="Draw fewer, add an earlier rung, or raise it.",
             )
 
-    def drawn(self, training: TrainingSpec, settle: Settle = lambda training: training) -> tuple[Trial, ...]:
+    def drawn(self, configuration: Configuration, settle: Settle = as_it_is) -> tuple[Trial, ...]:
         """Those that no score decides: all of a grid or of random draws, and the first round of a search that learns.
 
         Settings that were drawn twice are one trial.
 
         Args:
-            training: of the pipeline file.
+            configuration: of the pipeline file.
             settle: what is tried of it; what it counts, trials are compared by.
 
         Raises:
-            ConfigError: a name or a value that `training` does not take, too many trials, a range without draws, or
-                rungs that are none of a trial or lie within its warm-up.
+            ConfigError: a name or a value that the file does not take or that cannot be compared, too many trials, a
+                range without draws, or rungs that are none of a trial or lie within its warm-up.
         """
+        training = configuration.training
         for name in (*self.vary, *self.derive):
-            _require_setting(name, "trials.derive" if name in self.derive else WHERE)
-            if self.rungs is not None and decides_length(name, training):
+            where = "trials.derive" if name in self.derive else WHERE
+            require_setting(name, where, configuration)
+            if self.rungs is not None and decides_length(name, configuration):
                 raise ConfigError(
                     f"trials that are compared at rungs are to be of one length, and `{name}` varies.",
-                    where=f"{'trials.derive' if name in self.derive else WHERE}.{name}",
+                    where=f"{where}.{name}",
                     advice="Leave it at one value, or leave out trials.rungs.",
                 )
-        trials = numbered(training, self._settings(training), settle=settle)
+        trials = numbered(configuration, self._settings(configuration), settle=settle)
         # Trees are counted without rows.
         length = training.for_rows(0) if training.grows_trees else training
         if length.max_epochs is None:
             steps = self.levels_of(length)
-            self.require_affordable(length)
+            self.require_affordable(replace(configuration, training=length))
             for trial in trials:
                 require_past_warmup(steps, trial.training)
         return trials
 
-    def _settings(self, training: TrainingSpec) -> Iterable[Settings]:
+    def _settings(self, configuration: Configuration) -> Iterable[Settings]:
         """Of a grid all; of draws as they are asked for."""
-        grid = self.space.combinations(training) if self.draws is None else []
+        grid = self.space.combinations(configuration) if self.draws is None else []
         if (num := (self.draws or len(grid)) * self.rounds) > self.max_trials:
             what = "combinations" if self.draws is None else "draws"
             raise ConfigError(
@@ -248,15 +266,26 @@ class TrialsSpec(Frozen):
             return grid
         # Of random draws a later round is what more draws would have been.
         rounds, space = 1 if self.is_learning else self.rounds, self.space
-        return (space.draw(self.seed, number, training) for number in range(self.draws * rounds))
+        return (space.draw(self.seed, number, configuration) for number in range(self.draws * rounds))
+
+
+def decides_length(name: str, configuration: Configuration) -> bool:
+    """Whether trials that differ in a setting may take other numbers of steps."""
+    if name in LENGTHS:
+        return True
+    # Passes over rows: what is a row, an encoder of tokens decides, and one of a user's own may.
+    rows_are_examples = isinstance(configuration.shards.encoder, TabularEncoderSpec | ImageEncoderSpec)
+    is_of_batch = name in OF_EPOCHS or name.split(".")[0] == "batch_ramp"
+    is_of_passes = is_of_batch or (is_of_shards(name) and not rows_are_examples)
+    return configuration.training.max_epochs is not None and is_of_passes
 
 
 def numbered(
-    training: TrainingSpec,
+    configuration: Configuration,
     drawn: Iterable[Settings],
     before: Sequence[Trial] = (),
     at_most: int | None = None,
-    settle: Settle = lambda training: training,
+    settle: Settle = as_it_is,
 ) -> tuple[Trial, ...]:
     """The trials of settings that none before has, each once, in this order; no more is asked of `drawn` than needed.
 
@@ -264,72 +293,17 @@ def numbered(
         before: settled in the same way.
 
     Raises:
-        ConfigError: a value that `training` or `settle` does not take.
+        ConfigError: a value that the file or `settle` does not take.
     """
-    # By what `training` makes of them: 1 and 1.0 may be the same setting.
-    known = {each.training.model_dump_json() for each in before}
+    # By what the file makes of them: 1 and 1.0 may be the same setting.
+    known = {each.configuration.key() for each in before}
     first, trials = max((each.number for each in before), default=0) + 1, list[Trial]()
     for settings in drawn:
-        wanted = settle(with_settings(training, settings))
-        if (key := wanted.model_dump_json()) not in known:
+        wanted = settle(configuration.with_settings(settings))
+        if (key := wanted.key()) not in known:
             known.add(key)
-            trials.append(Trial(number=first + len(trials), settings=settings, training=wanted))
+            number = first + len(trials)
+            trials.append(Trial(number=number, settings=settings, training=wanted.training, shards=wanted.shards))
         if len(trials) == at_most:
             break
     return tuple(trials)
-
-
-def decides_length(name: str, training: TrainingSpec) -> bool:
-    """Whether trials in which a setting varies may have different numbers of steps."""
-    is_of_epochs = name in OF_EPOCHS or name.split(".")[0] == "batch_ramp"
-    return name in LENGTHS or (training.max_epochs is not None and is_of_epochs)
-
-
-def _require_setting(name: str, where: str) -> None:
-    """What a recipe calls its own fields is the recipe's business."""
-    parts = tuple(name.split("."))
-    if parts[0] in DECIDES_NO_BIT:
-        raise ConfigError(
-            f"`{parts[0]}` decides no bit of a model: trials that differ in it alone would be one run.",
-            where=f"{where}.{name}",
-            advice="Leave it out"
-            + ("; `headway tune` measures how often to save." if parts[0] == "checkpoints" else "."),
-        )
-    for depth, part in enumerate(parts):
-        known = keys_at(TrainingSpec, parts[:depth])
-        if known and part not in known:
-            raise ConfigError(
-                f"`training` has no setting `{name}`.",
-                where=where,
-                advice=nearest(part, known).strip() or f"Known there: {', '.join(sorted(known))}.",
-            )
-
-
-def with_settings(training: TrainingSpec, settings: Mapping[str, Value]) -> TrainingSpec:
-    """Raises `ConfigError`: a value that `training` does not take, alone or with the others."""
-    values: dict[str, Any] = training.model_dump(mode="json")
-    for name, value in settings.items():
-        *branches, leaf = name.split(".")
-        branch: Any = values
-        for part in branches:
-            branch = branch.get(part) if isinstance(branch, dict) else None
-        if not isinstance(branch, dict):
-            raise ConfigError(
-                f"`{'.'.join(branches)}` is not said in `training`.",
-                where=f"{WHERE}.{name}",
-                advice="Say that branch there; trials vary a setting of it.",
-            )
-        branch[leaf] = value
-        for _, problem in not_numbers(TrainingSpec, value, (*branches, leaf)):
-            raise ConfigError(f"{name}: {problem}", where="trials", advice="Correct it there.")
-    try:
-        return TrainingSpec.model_validate(values)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        message = plain_message(first)
-        place = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(
-            f"{f'{place}: ' if place else ''}{message}.",
-            where="trials",
-            advice=f"It is so with {', '.join(f'{name} {shown(value)}' for name, value in settings.items())}.",
-        ) from error

@@ -105,10 +105,11 @@ def _compare(
         for place, link in enumerate(pair):
             candidate = read_candidate(context.workspace, link)
             context.at.run = candidate.run.link.sha256[:16]
-            measure = bench.metric_set(candidate.run).decisive  # all are of the same shards
+            measure = bench.metric_set(candidate.run).decisive  # all predict the same
             scores = bench.score(candidate, baselines=False)
             chosen = only(scores, bench.parted(spec.ranking_share, candidate.run, scores.examples).ranking)
             numerators[place].append(np.asarray(measure.numerators(chosen.sums), dtype=np.float64))
+            # Of equal examples, as their ranking has found: each has one weight, whatever it was encoded by.
             denominators = np.asarray(measure.denominators(chosen.sums), dtype=np.float64)
             sizes_bytes[place] = sizes_bytes[place] or sum(file.size_bytes for file in candidate.manifest.files)
         by_seed.append(float((numerators[0][-1] - numerators[1][-1]).sum() / denominators.sum()))

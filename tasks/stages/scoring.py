@@ -31,6 +31,7 @@ from headway.tasks.registry.model_export import registered_graph
 from headway.tasks.rows.heldout_parts import Parts, parts_of, ranking_fraction
 from headway.tasks.rows.slices import SliceBy, labels_of
 from headway.tasks.rows.source_rows import source_rows
+from headway.tasks.search.configuration import examples_rule
 from headway.tasks.stages.baseline_scores import found_baselines, keep_baselines, sums_of
 from headway.tasks.stages.shard import accepted_files, shards_under
 from headway.training.checkpoint.layout import run_folder
@@ -255,6 +256,12 @@ class ScoringHarness:
         if self.examples_are_files:
             return sha256_of([[file.path, file.sha256] for file in self._files(today, examples)])
         return sha256_of([self.context.workspace.load(today.manifest, ShardManifest).content_sha256, *examples])
+
+    def compared_examples_sha256(self, run: RunSpec, examples: tuple[str, ...], weights: Sequence[float]) -> str:
+        """Which examples these are, and what each counts, whatever encoder the run read them through."""
+        shards = self.context.workspace.load(run.manifest, ShardManifest)
+        data = [shards.snapshot.sha256, shards.receipt.sha256, examples_rule(shards.spec)]
+        return sha256_of([*data, list(examples), list(weights)])
 
     def contents(self, today: RunSpec, paths: tuple[str, ...]) -> list[bytes]:
         """The documents of these paths, in this order."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from headway.data_contracts.store.documents import Interval, Link, RunSpec
 from headway.data_contracts.types.report_text import count, figure
 from headway.tasks.core.context import RunContext
+from headway.tasks.search.configuration import Configuration, is_of_shards
 from headway.tasks.search.earlier_trials import EarlierTrials, read_earlier
 from headway.tasks.search.pace import pace_of, require_worthwhile
 from headway.tasks.search.proposals import PastTrial, next_round
@@ -20,13 +21,12 @@ from headway.tasks.search.rungs import (
     num_promoted,
     planned_steps,
     promoted,
-    require_past_warmup,
     too_short,
 )
-from headway.tasks.search.trials_spec import Settle, TrialsSpec
+from headway.tasks.search.trials_spec import TrialsSpec
 from headway.tasks.stages.finalists import FinalistsVerdict, compare_finalists
 from headway.tasks.stages.launch import num_training_rows
-from headway.tasks.stages.tracked_search import TrackedSearch
+from headway.tasks.stages.tracked_search import TrackedSearch, TrialFigures
 from headway.tasks.stages.trial_scores import (
     PlannedTrial,
     Scoring,
@@ -36,7 +36,8 @@ from headway.tasks.stages.trial_scores import (
     place,
     rank_trials,
 )
-from headway.tasks.stages.trials import AT_ONCE, describe_trials, room_of, settled_training, train_trials
+from headway.tasks.stages.trial_shards import TrialShards
+from headway.tasks.stages.trials import AT_ONCE, describe_trials, room_of, train_trials
 from headway.training.checkpoint.layout import run_folder
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.launch.supervise.room import Room
@@ -114,9 +115,10 @@ def search(
     tracking_uri: str,
     base: RunSpec | None = None,
 ) -> SearchResult:
-    """Try settings of a pipeline's training, and train the best to its end.
+    """Try settings of a pipeline's training and shards, and train the best to its end.
 
     Args:
+        manifest: the shards of the pipeline file's own settings.
         base: a run whose code and environment all trials are to have; None: those of now.
 
     Raises:
@@ -125,21 +127,17 @@ def search(
         TrainingFailed: all trials failed.
     """
     num_rows = num_training_rows(context, manifest)
-    counted = training.for_rows(num_rows)
-    require_worthwhile(context.workspace, context.pipeline, spec, counted)
-    steps = spec.levels_of(counted)
-    spec.require_affordable(counted)
-
-    def settle(wanted: TrainingSpec) -> TrainingSpec:
-        require_past_warmup(steps, wanted.for_rows(num_rows))
-        return settled_training(context, scoring, wanted, num_rows)
+    own = Configuration(training=training.for_rows(num_rows), shards=scoring.shards)
+    require_worthwhile(context.workspace, context.pipeline, spec, own.training)
+    steps = spec.levels_of(own.training)
+    spec.require_affordable(own)
 
     earlier = None
     if spec.warm_start is not None:
         earlier = read_earlier(context.base / spec.warm_start, spec.space, steps[-1])
         message = f"warm start: {earlier} lie in this space; their figures propose the first round alone"
         context.ledger.event("rung", message=message, step=steps[0], steps_spent=0)
-    return _Search(context, spec, training, settle, steps, scoring, manifest, tracking_uri, earlier, base).run()
+    return _Search(context, spec, training, steps, scoring, manifest, tracking_uri, earlier, base).run()
 
 
 class _Search:
@@ -148,7 +146,6 @@ class _Search:
         context: RunContext,
         spec: TrialsSpec,
         training: TrainingSpec,
-        settle: Settle,
         levels: tuple[int, ...],
         scoring: Scoring,
         manifest: Link,
@@ -156,8 +153,10 @@ class _Search:
         earlier: EarlierTrials | None,
         base: RunSpec | None,
     ) -> None:
-        self._context, self._spec, self._training, self._settle = context, spec, training, settle
-        self._scoring, self._manifest, self._uri = scoring, manifest, tracking_uri
+        self._context, self._spec = context, spec
+        self._configuration = Configuration(training=training, shards=scoring.shards)
+        self._scoring, self._uri = scoring, tracking_uri
+        self._shards = TrialShards(context, scoring, manifest)
         self._levels = levels
         self._tracked = TrackedSearch(context, spec, training, manifest, tracking_uri)
         self._room: Room | None = None
@@ -172,11 +171,19 @@ class _Search:
                 break
             records = [_record(each) for each in self._trials.values()]
             before = () if self._earlier is None else self._earlier.outcomes
-            trials = next_round(self._spec, self._training, number, records, self._levels[-1], self._settle, before)
+            trials = next_round(
+                self._spec,
+                self._configuration,
+                number,
+                records,
+                self._levels[-1],
+                lambda wanted: self._shards.settled(wanted, self._levels),
+                before,
+            )
             if not trials:
                 break  # every setting of the space was tried
             beside = next(iter(self._trials.values())).result.planned.settled.run if self._trials else self._base
-            planned = describe_trials(self._context, trials, self._manifest, beside)
+            planned = describe_trials(self._context, trials, self._shards.manifest, beside)
             for each in planned:
                 assert each.trial.number not in self._trials
                 self._trials[each.trial.number] = SearchedTrial(result=TrialResult(planned=each), round=number + 1)
@@ -274,7 +281,9 @@ class _Search:
         at_once = self._spec.max_parallel or AT_ONCE
         trained = train_trials(self._context, planned, launch, self._uri, at_once, evaluation, to_step, room)
         self._look_at_pace(planned[0].run)
-        return rank_trials(self._context, self._scoring, trained, to_step)
+        scores = (each.result.score for each in self._trials.values())
+        like = next((each for each in scores if each is not None), None)
+        return rank_trials(self._context, self._scoring, trained, to_step, like)
 
     def _room_for(self, planned: Sequence[PlannedTrial]) -> Room:
         num_threads = max(each.trial.training.num_threads for each in planned)
@@ -312,7 +321,7 @@ class _Search:
             describe_trials(
                 self._context,
                 [each.result.trial.with_other_seed(number) for number in numbers],
-                self._manifest,
+                self._shards.manifest,
                 each.result.planned.settled.run,
             )
             for each in finalists
@@ -350,15 +359,14 @@ class _Search:
         assert score is not None
         ended = [each.value_at(self._levels[-1]) for each in scored if self._levels[-1] in each.figures]
         seeds = {
-            each.trial.name: (each.planned.settled.run, {self._levels[-1]: each.score.figure.value})
+            each.trial.name: _tracked(each, {self._levels[-1]: each.score.figure.value})
             for trial in scored
             for each in trial.other_seeds
             if each.score is not None
         }
         figures = {
-            each.result.trial.name: (
-                each.result.planned.settled.run,
-                {step: figure.value for step, figure in each.figures.items() if step not in each.later},
+            each.result.trial.name: _tracked(
+                each.result, {step: figure.value for step, figure in each.figures.items() if step not in each.later}
             )
             for each in scored
         }
@@ -374,6 +382,11 @@ class _Search:
             self._has_looked_at_pace = True
             if why := too_short(self._levels, pace, self._spec.min_starts):
                 self._context.ledger.event("rung", message=f"not worth its starts: {why}", step=self._levels[0])
+
+
+def _tracked(result: TrialResult, by_step: dict[int, float]) -> TrialFigures:
+    of_shards = {name: value for name, value in result.trial.settings.items() if is_of_shards(name)}
+    return TrialFigures(result.planned.settled.run, by_step, of_shards)
 
 
 def _record(trial: SearchedTrial) -> PastTrial:

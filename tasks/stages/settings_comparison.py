@@ -10,13 +10,13 @@ from typing import Any
 
 from headway.data_contracts.store.documents import Link
 from headway.tasks.core.context import RunContext
-from headway.tasks.search.space import Settings
+from headway.tasks.search.configuration import SHARDS, Configuration
 from headway.tasks.search.trials_spec import Trial
+from headway.tasks.search.values import Settings
 from headway.tasks.stages.finalists import FinalistsVerdict, compare_finalists
-from headway.tasks.stages.launch import num_training_rows
 from headway.tasks.stages.trial_scores import PlannedTrial, Scoring, TrialResult, all_failed, rank_trials
-from headway.tasks.stages.trials import AT_ONCE, describe_trials, room_of, settled_training, train_trials
-from headway.training.config.training_spec import TrainingSpec
+from headway.tasks.stages.trial_shards import TrialShards
+from headway.tasks.stages.trials import AT_ONCE, describe_trials, room_of, train_trials
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,8 +54,8 @@ class SettingsComparison:
 
 def compare_settings(
     context: RunContext,
-    this: TrainingSpec,
-    other: TrainingSpec,
+    this: Configuration,
+    other: Configuration,
     others_folder: Path,
     num_seeds: int,
     scoring: Scoring,
@@ -69,7 +69,7 @@ def compare_settings(
         this: in question; its seed is the first of both.
         other: what it is held against.
         others_folder: where the other's own recipe lies, if it has one.
-        manifest: the shards of both.
+        manifest: the shards of the first.
         max_parallel: runs that train at the same time; None: as many as there is room for.
 
     Raises:
@@ -77,15 +77,14 @@ def compare_settings(
         RunStopped: a stop was asked for; the same command continues.
         TrainingFailed: all of them failed.
     """
-    other = other.model_copy(update={"seed": this.seed})
+    other = with_seed_of(other, this)
     settings = differing(this, other)
-    num_rows, planned = num_training_rows(context, manifest), list[list[PlannedTrial]]()
-    for number, (training, folder) in enumerate([(this, context.base), (other, others_folder)], 1):
-        own = replace(context, base=folder)
-        settled = settled_training(own, scoring, training, num_rows)
-        first = Trial(number=number, settings=settings[number - 1], training=settled)
+    shards, planned = TrialShards(context, scoring, manifest), list[list[PlannedTrial]]()
+    for number, (configuration, folder) in enumerate([(this, context.base), (other, others_folder)], 1):
+        settled = shards.settled(configuration, folder=folder)
+        first = Trial(number=number, settings=settings[number - 1], training=settled.training, shards=settled.shards)
         trials = [first, *(first.with_other_seed(each) for each in range(1, num_seeds))]
-        planned.append(describe_trials(own, trials, manifest))
+        planned.append(describe_trials(replace(context, base=folder), trials, shards.manifest))
     if planned[0][0].run == planned[1][0].run:
         results = [[TrialResult(planned=each) for each in side] for side in planned]
         return SettingsComparison(settings=settings, results=(results[0], results[1]), verdict=None)
@@ -106,9 +105,14 @@ def compare_settings(
     return SettingsComparison(settings=settings, results=(first_results, second_results), verdict=verdict)
 
 
-def differing(one: TrainingSpec, other: TrainingSpec) -> tuple[Settings, Settings]:
+def with_seed_of(other: Configuration, this: Configuration) -> Configuration:
+    training = other.training.model_copy(update={"seed": this.training.seed})
+    return Configuration(training=training, shards=other.shards)
+
+
+def differing(one: Configuration, other: Configuration) -> tuple[Settings, Settings]:
     """What two do not have in common of what decides a model, by dotted name; a list as JSON."""
-    first, second = (dict(_flat(each.identity)) for each in (one, other))
+    first, second = (dict(_flat({**each.training.identity, SHARDS: each.shards.identity})) for each in (one, other))
     # As JSON has them: 1 is neither 1.0 nor true.
     names = [name for name in {**first, **second} if json.dumps(first.get(name)) != json.dumps(second.get(name))]
     return {name: first.get(name) for name in names}, {name: second.get(name) for name in names}

@@ -70,6 +70,20 @@ def shard(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Li
     return link
 
 
+@stage_task(name="shard", task_run_name="shard {context.pipeline} for trials")
+def shard_for_trials(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link) -> Link:
+    """The same with other settings of the encoder or of groups, for data that were sharded by the file's own.
+
+    The pipeline's fitted state stays in use: where that is of another encoder, one is fitted beside it.
+
+    Raises:
+        DataError, EnvironmentProblem: as `shard`.
+    """
+    state = usable_state(context, spec, repaired_state_in_use(context))
+    fitted = _newly_fitted(context, spec, source, snapshot, receipt) if isinstance(state, Refit) else state.link
+    return shards_under(context, spec, source, snapshot, receipt, fitted, shown="for trials")
+
+
 class SplitValues(Document):
     """What a given split lists and these data do not have."""
 
@@ -205,8 +219,9 @@ def shards_under(
     fitted: Link,
     *,
     span: str = "stage.shard",
+    shown: str = "",
 ) -> Link:
-    """The manifest of these data under this fitted state; `span` is its name in the ledger."""
+    """The manifest of these data under this fitted state; `span` is its name in the ledger, `shown` a person's."""
     workspace, ledger = context.workspace, context.ledger
     inputs = shard_inputs(spec, snapshot, receipt, fitted)
 
@@ -246,7 +261,7 @@ def shards_under(
         )
         return StageOutput(document=manifest, files=manifest.files)
 
-    return find_or_make(context, "shard", inputs, make, span=span)
+    return find_or_make(context, "shard", inputs, make, span=span, shown=shown)
 
 
 def shard_inputs(spec: ShardSpec, snapshot: Link, receipt: Link, fitted: Link) -> dict[str, object]:

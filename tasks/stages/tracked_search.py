@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headway.data_contracts.store.digests import sha256_of
 from headway.data_contracts.store.documents import Link, RunSpec
@@ -13,6 +13,7 @@ from headway.tasks.core import identity
 from headway.tasks.core.context import RunContext
 from headway.tasks.registry import mlflow_store
 from headway.tasks.search.trials_spec import DECIDES_NOTHING, TrialsSpec
+from headway.tasks.search.values import Settings
 from headway.training.config.training_spec import TrainingSpec
 
 if TYPE_CHECKING:
@@ -24,6 +25,16 @@ log = logging.getLogger(__name__)
 SEARCH_TAG, PARENT_TAG = "headway.search", "mlflow.parentRunId"
 GOES_ON = "SCHEDULED"
 """MLflow's status of a search between two rungs: none of MLflow's words says that the same command continues it."""
+
+
+class TrialFigures(NamedTuple):
+    """What a trial has come to."""
+
+    run: RunSpec
+    by_step: Mapping[int, float]
+    """On the examples that rank."""
+    of_shards: Settings
+    """Its settings of shards, which its run names by their manifest alone."""
 
 
 class TrackedSearch:
@@ -52,7 +63,7 @@ class TrackedSearch:
     def log(
         self,
         metric: str,
-        figures: Mapping[str, tuple[RunSpec, Mapping[int, float]]],
+        figures: Mapping[str, TrialFigures],
         best: float | None,
         num_steps: int,
         *,
@@ -61,7 +72,7 @@ class TrackedSearch:
         """What the search has come to.
 
         Args:
-            figures: of each trial, by its name: its run, and by step what it came to on the examples that rank.
+            figures: of each trial, by its name.
             best: of those at their ends; None: none is.
             num_steps: of all trials.
             is_over: whether nothing is left to be tried.
@@ -70,8 +81,8 @@ class TrackedSearch:
             return
         try:
             client, parent = self._client_and_run()
-            for name, (run, by_step) in figures.items():
-                self._log_trial(client, parent, name, run, metric, by_step)
+            for name, each in figures.items():
+                self._log_trial(client, parent, name, metric, each)
             if best is not None:
                 # By steps, so that the chart says what more of them brought; with the same time again, it is one point.
                 millis = parent.info.start_time
@@ -116,10 +127,10 @@ class TrackedSearch:
         client: MlflowClient,
         parent: Run,
         name: str,
-        run: RunSpec,
         metric: str,
-        by_step: Mapping[int, float],
+        figures: TrialFigures,
     ) -> None:
+        run, by_step = figures.run, figures.by_step
         logged = self._logged.get(run.sha256)
         new = by_step.keys() - (logged or ())
         if logged is not None and not new:
@@ -127,6 +138,8 @@ class TrackedSearch:
         record = mlflow_store.find_or_create_run(client, self._context.workspace, self._context.pipeline, run, name)
         if logged is None:
             client.set_tag(record.info.run_id, PARENT_TAG, parent.info.run_id)
+            # Those of training are parameters of every run.
+            client.log_batch(record.info.run_id, params=mlflow_store.params_of(figures.of_shards))
         for step in sorted(new):
             client.log_metric(
                 record.info.run_id,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from headway.data_contracts.sources.reading import SourceSpec
 from headway.data_contracts.store.documents import Document, Interval, Link, Sha256
-from headway.data_contracts.store.errors import HeadwayError, IntegrityError, TrainingFailed
+from headway.data_contracts.store.errors import ConfigError, HeadwayError, IntegrityError, TrainingFailed
 from headway.tasks.core.candidate import read_candidate
 from headway.tasks.core.code_version import code_version
 from headway.tasks.core.context import RunContext
@@ -45,7 +45,8 @@ class TrialScore(Document):
     num_examples: int
     """Examples behind the figure."""
     examples_sha256: Sha256
-    """Names and bytes of these examples: trials of equal digests are ranked by the same ones."""
+    """Names, bytes and weights of these examples: trials of equal digests are ranked by the same ones, and pairs of
+    them may be compared example by example."""
 
     def lower(self, value: float) -> float:
         """A figure of this measure as one of which less is better."""
@@ -128,17 +129,42 @@ def ranking_spec(evaluation: EvaluationSpec) -> dict[str, Any]:
 
 @stage_task(name="rank", task_run_name="rank trials of {context.pipeline}")
 def rank_trials(
-    context: RunContext, scoring: Scoring, results: Sequence[TrialResult], at_step: int | None = None
+    context: RunContext,
+    scoring: Scoring,
+    results: Sequence[TrialResult],
+    at_step: int | None = None,
+    like: TrialScore | None = None,
 ) -> list[TrialResult]:
     """The same with their scores: best first, and those that failed last.
 
     Args:
         at_step: the rung that they have come to; None: their ends.
+        like: of a trial that was scored before, and that these are compared with.
     """
     # Before anything is scored: a flow that dies in between has seen these examples all the same.
     remember_ranking(context, scoring.evaluation.ranking_share, scoring.shards)
     bench = scoring.harness(context)
-    return sorted((_scored(bench, scoring.evaluation, each, at_step) for each in results), key=place)
+    scored = []
+    for each in sorted(results, key=lambda each: each.trial.number):
+        result = _scored(bench, scoring.evaluation, each, at_step)
+        like = like or result.score
+        scored.append(_if_comparable(context, result, like))
+    return sorted(scored, key=place)
+
+
+def _if_comparable(context: RunContext, result: TrialResult, like: TrialScore | None) -> TrialResult:
+    """One that failed where an encoder of one's own counts examples otherwise than the others' does."""
+    score = result.score
+    if score is None or like is None:
+        return result
+    if (score.metric, score.examples_sha256) == (like.metric, like.examples_sha256):
+        return result
+    error = ConfigError(
+        f"its {score.metric} is measured on other examples than that of the trials before it, or by other units.",
+        where=result.run.sha256[:16],
+        advice="Vary what leaves each held-out example, and what it counts, as they are.",
+    )
+    return failed(context, replace(result, score=None), error)
 
 
 def place(result: TrialResult) -> tuple[float, int]:
@@ -193,6 +219,8 @@ def _score(bench: ScoringHarness, spec: EvaluationSpec, checkpoint: Link) -> Sta
         greater_is_better=measure.greater_is_better,
         figure=ratio_interval(measure.numerators(chosen.sums), measure.denominators(chosen.sums), **spec.resampling),
         num_examples=len(chosen.examples),
-        examples_sha256=bench.examples_sha256(candidate.run, chosen.examples),
+        examples_sha256=bench.compared_examples_sha256(
+            candidate.run, chosen.examples, measure.denominators(chosen.sums).tolist()
+        ),
     )
     return StageOutput(document=score)

@@ -31,13 +31,11 @@ from headway.tasks.stages.launch import (
     train,
     watched_training,
 )
-from headway.tasks.stages.trial_scores import PlannedTrial, Scoring, TrialResult, failed, inputs_at_rung
+from headway.tasks.stages.trial_scores import PlannedTrial, TrialResult, failed, inputs_at_rung
 from headway.training.checkpoint import recycled_files
 from headway.training.checkpoint.layout import committed_steps, run_folder
 from headway.training.checkpoint.retention import discard_expired
-from headway.training.config.training_spec import TrainingSpec
-from headway.training.frozen.mesh_check import require_trainable
-from headway.training.frozen.recipe_check import own_methods
+from headway.training.config.shards import ShardSpec
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.jobs.follow import Watched
 from headway.training.launch.supervise.room import Room, room_for
@@ -66,18 +64,6 @@ class Pause(NamedTuple):
     """What they are scored by there."""
 
 
-def settled_training(context: RunContext, scoring: Scoring, wanted: TrainingSpec, num_rows: int) -> TrainingSpec:
-    """What training comes to once rows are counted.
-
-    Raises:
-        ConfigError: the ranks cannot train it. A pipeline file was looked at when it was loaded; another may not be.
-    """
-    settled = wanted.for_rows(num_rows)
-    methods = own_methods(settled.recipe.name, (str(context.base),))
-    require_trainable(settled, scoring.shards.encoder, scoring.launch.world_size, methods)
-    return settled
-
-
 def room_of(context: RunContext, planned: Sequence[PlannedTrial], spec: LaunchSpec, at_most: int) -> Room:
     """For gangs side by side where no scheduler has them, of trials like these."""
     trainings = [each.trial.training for each in planned]
@@ -90,17 +76,21 @@ def room_of(context: RunContext, planned: Sequence[PlannedTrial], spec: LaunchSp
 
 @stage_task(name="describe", task_run_name="describe trials of {context.pipeline}")
 def describe_trials(
-    context: RunContext, trials: Sequence[Trial], manifest: Link, beside: RunSpec | None = None
+    context: RunContext,
+    trials: Sequence[Trial],
+    manifest_of: Callable[[ShardSpec], Link],
+    beside: RunSpec | None = None,
 ) -> list[PlannedTrial]:
     """All at once, on the code and data of this moment: else an edit meanwhile would be compared as well.
 
     Args:
+        manifest_of: the shards by their settings.
         beside: a trial of an earlier round, whose code and environment these are to have.
     """
     described: list[PlannedTrial] = []
     with context.ledger.span("launch.freeze"):
         for trial in trials:
-            settled = describe_run(context, trial.training, manifest, beside)
+            settled = describe_run(context, trial.training, manifest_of(trial.shards), beside)
             beside = beside or settled.run
             described.append(PlannedTrial(trial, settled, context.workspace.publish_document(settled.run)))
     return described

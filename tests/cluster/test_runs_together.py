@@ -19,10 +19,12 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.run_result import final_checkpoint
+from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.trials_spec import TrialsSpec
 from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.trial_scores import TrialResult
 from headway.tasks.stages.trials import describe_trials, train_trials
+from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.launch.base.stop_request import request_stop
 from headway.training.launch.jobs.follow import follow_all
@@ -225,7 +227,9 @@ def test_trials_of_a_pipeline_are_one_array_and_each_is_on_record_as_soon_as_it_
     project = make_project(tmp_path / "workspace")
     run, workspace = project.publish_run(), project.workspace
     spec = TrainingSpec.model_validate(run.config).model_copy(update={"max_steps": 3})
-    trials = TrialsSpec.model_validate({"vary": {"optimizer.lr": [0.01, 0.02, 0.03]}}).drawn(spec)
+    trials = TrialsSpec.model_validate({"vary": {"optimizer.lr": [0.01, 0.02, 0.03]}}).drawn(
+        Configuration(training=spec, shards=ShardSpec())
+    )
     with contextlib.closing(Ledger(tmp_path / "flow.jsonl")) as ledger:
         context = RunContext(
             pipeline="tiny",
@@ -242,7 +246,7 @@ def test_trials_of_a_pipeline_are_one_array_and_each_is_on_record_as_soon_as_it_
                 context, planned, ONE_NODE, f"sqlite:///{tmp_path}/mlflow.db", 2, EvaluationSpec(), to_step
             )
 
-        planned = describe_trials.fn(context, trials, run.manifest)
+        planned = describe_trials.fn(context, trials, lambda _: run.manifest)
         paused = train(to_step=2)
         assert [each.error for each in paused] == [None, None, None]
         assert [step_of(context, each) for each in paused] == [2, 2, 2]

@@ -48,6 +48,10 @@ def made(events: list[dict[str, Any]], stage: str) -> list[bool]:
 
 def heldout_files(project: Project) -> set[str]:
     (path,) = project.files("documents/manifest/*.json")
+    return heldout_in(path)
+
+
+def heldout_in(path: Path) -> set[str]:
     groups = json.loads(path.read_bytes())["groups"]
     return {document for group in groups if group["split"] == "heldout" for document in group["documents"]}
 
@@ -85,6 +89,27 @@ def test_the_best_comes_first_and_a_bad_one_is_a_row_and_none_is_judged_by_what_
     fewer, later, _ = try_here(new_project)
     assert fewer.score.num_examples < good[0].score.num_examples
     assert later.examples_sha256 == report.examples_sha256
+
+
+def test_encoders_are_trials_over_the_same_documents_and_the_best_is_the_run_of_a_retrain_with_its_settings(
+    new_project: Project, try_here: Any, train_here: Any
+) -> None:
+    vary = "{shards.encoder.vocab_size: [300, 330], optimizer.lr: [0.002, 0.03]}"
+    with new_project.pipeline.open("a") as file:
+        file.write(f"trials: {{vary: {vary}, rungs: [8], min_starts: 0}}\n")
+    new_project.edit("tiny.yaml", "{bootstrap_resamples: 100}", "{bootstrap_resamples: 100, ranking_share: 0.5}")
+    new_project.edit("tiny.yaml", "max_steps: 120", "max_steps: 16")
+    found, report, events = try_here(new_project)
+    assert made(events, "fit") == [True, True] and made(events, "shard") == [True, True], "once for two trials each"
+    scores = [each.result.score for each in found.trials]
+    assert {(each.metric, each.examples_sha256) for each in scores} == {("bits_per_byte", scores[0].examples_sha256)}
+    held_out = {frozenset(heldout_in(path)) for path in new_project.files("documents/manifest/*.json")}
+    assert [len(each) for each in held_out] == [report.num_examples + scores[0].num_examples]
+    best = found.best.trial
+    new_project.edit("tiny.yaml", "vocab_size: 300", f"vocab_size: {best.settings['shards.encoder.vocab_size']}")
+    new_project.edit("tiny.yaml", "{lr: 0.02}", f"{{lr: {best.settings['optimizer.lr']}}}")
+    again = train_here(new_project)
+    assert made(again, "shard") == made(again, "launch") == [False]
 
 
 def test_trials_that_are_stopped_go_on_where_they_were(new_project: Project, try_here: Any) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from headway.flows.cli import trials as trials_command
 from headway.flows.cli.command_line import run
@@ -14,7 +16,11 @@ from headway.flows.config.request import TrialsRequest
 from headway.flows.run.session import session
 from headway.flows.trials.report import as_yaml
 from headway.tasks.search import pace
+from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.rungs import AttemptPace
+from headway.training.config.order_spec import MixedDataset, OrderSpec
+from headway.training.config.shards import ShardSpec
+from headway.training.config.training_spec import TrainingSpec
 
 TRIALS = """\
 evaluation: {ranking_share: 0.5}
@@ -91,6 +97,7 @@ def test_a_dry_run_says_how_many_come_to_each_rung_and_what_share_of_all_steps_t
         "num_steps_of_all": 27_000,
         "num_other_seeds": 2,
         "warm_start": "",
+        "num_shards": 0,
     }
 
 
@@ -160,9 +167,17 @@ def test_what_cannot_be_trained_is_refused_by_name(
 
 def test_what_to_keep_is_written_as_a_pipeline_file_has_it() -> None:
     best = {"optimizer.lr": 0.003, "recipe.model.width": 32, "recipe.model.norm": None, "precision": "bf16"}
-    assert as_yaml(best) == (
-        "training: {optimizer: {lr: 0.003}, recipe: {model: {width: 32, norm: null}}, precision: bf16}"
-    )
+    base = Configuration(training=TrainingSpec(), shards=ShardSpec())
+    training = "training: {optimizer: {lr: 0.003}, recipe: {model: {width: 32, norm: null}}, precision: bf16}"
+    assert as_yaml(best, base) == training
+    both = {"shards.encoder.vocab_size": 512, **best, "shards.seed": 3}
+    assert as_yaml(both, base) == "shards: {encoder: {vocab_size: 512}, seed: 3}\n" + training
+    datasets = [MixedDataset(manifest=letter * 64) for letter in "ab"]
+    mixed = replace(base, training=TrainingSpec(order=OrderSpec(mix=tuple(datasets))))
+    weights = {"order.weight": 2, "order.mix.1.weight": 3}
+    kept = yaml.safe_load(as_yaml(weights, mixed.with_settings(weights)))
+    order = OrderSpec.model_validate(kept["training"]["order"])
+    assert order.weights == [2, 1, 3] and [each.manifest[0] for each in order.mix] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

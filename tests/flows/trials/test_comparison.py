@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,16 +14,18 @@ from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.trials import comparison
 from headway.flows.trials.comparison import summarise_comparison
 from headway.flows.trials.wanted import require_comparable
+from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.trials_spec import Trial
 from headway.tasks.stages.finalists import Finalist, FinalistsVerdict
 from headway.tasks.stages.settings_comparison import SettingsComparison, differing
 from headway.tasks.stages.trial_scores import PlannedTrial, TrialResult, TrialScore
 from headway.training.config.optimizer import OptimizerSpec
+from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import TrainingSpec
 from tests.flows.tiny_pipeline import PIPELINE
 
-BASE = TrainingSpec()
-CHANGE = TrainingSpec(optimizer=OptimizerSpec(lr=0.5))
+BASE = Configuration(training=TrainingSpec(), shards=ShardSpec())
+CHANGE = replace(BASE, training=TrainingSpec(optimizer=OptimizerSpec(lr=0.5)))
 
 
 def link(name: str) -> Link:
@@ -32,7 +35,8 @@ def link(name: str) -> Link:
 def results(number: int, values: list[float | None]) -> list[TrialResult]:
     made = []
     for seed, value in enumerate(values):
-        trial = Trial(number=number, settings={}, training=BASE.model_copy(update={"seed": seed}))
+        training = BASE.training.model_copy(update={"seed": seed})
+        trial = Trial(number=number, settings={}, training=training, shards=BASE.shards)
         planned = PlannedTrial(trial, cast(Any, None), link(f"{number}{seed}"))
         score = value is not None and TrialScore(
             checkpoint=link("c"),
@@ -94,7 +98,10 @@ def test_only_what_seeds_and_examples_tell_apart_is_better_or_worse(
 ) -> None:
     made = compared(this, other, gap)
     assert made.outcome == outcome and words in made.verdict
-    assert (made.this.settings, made.other.settings) == ({"optimizer.lr": 0.5}, {"optimizer.lr": BASE.optimizer.lr})
+    assert (made.this.settings, made.other.settings) == (
+        {"optimizer.lr": 0.5},
+        {"optimizer.lr": BASE.training.optimizer.lr},
+    )
     assert made.this.values == dict(enumerate(this)) and not made.is_same
 
 

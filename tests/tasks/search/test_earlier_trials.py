@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,18 @@ from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.trials.optuna_study import write_study
+from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.earlier_trials import MAX_BYTES, EarlierTrials, read_earlier
 from headway.tasks.search.proposals import PastTrial, next_round
 from headway.tasks.search.trials_spec import TrialsSpec
+from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 from tests.flows.trials.test_search_page import row, searched
 
 optuna = pytest.importorskip("optuna")
 
 TRAINING = TrainingSpec(recipe=RecipeSpec(model={"width": 16}), max_steps=270)
+BASE = Configuration(training=TRAINING, shards=ShardSpec())
 SPEC = TrialsSpec.model_validate(
     {
         "vary": {
@@ -48,9 +53,9 @@ ROWS = [
 ]
 
 
-@pytest.fixture(params=["trials.json", "an Optuna study"])
+@pytest.fixture(params=["trials.json", "a journal", "SQLite"])
 def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    path = tmp_path / "earlier"
+    path = tmp_path / ("earlier.db" if request.param == "SQLite" else "earlier")
     if request.param == "trials.json":
         path.write_text(json.dumps(searched(ROWS).model_dump(mode="json")))
     else:
@@ -67,24 +72,24 @@ def read(path: Path) -> EarlierTrials:
 def test_those_that_lie_in_the_space_are_taken_the_best_first_and_the_file_stays(file: Path) -> None:
     before = file.read_bytes()
     found = read(file)
-    assert str(found) == "9 of 11 trials of earlier"
+    assert str(found) == f"9 of 11 trials of {file.name}"
     assert [each.settings for each in found.outcomes[:2]] == [BEST, ROWS[1].settings]
     assert found.outcomes[0].values[270] == ROWS[0].value
     assert [each.has_failed for each in found.outcomes].count(True) == 1
-    assert file.read_bytes() == before and [path.name for path in file.parent.iterdir()] == ["earlier"]
+    assert file.read_bytes() == before and [path.name for path in file.parent.iterdir()] == [file.name]
 
 
 def test_the_first_round_begins_with_the_best_and_later_ones_learn_from_the_search_alone(file: Path) -> None:
     earlier = read(file).outcomes
-    first = next_round(SPEC, TRAINING, 0, [], 270, earlier=earlier)
+    first = next_round(SPEC, BASE, 0, [], 270, earlier=earlier)
     assert first[0].settings == BEST and len(first) == 4
-    assert [trial.settings for trial in next_round(SPEC, TRAINING, 0, [], 270, earlier=earlier)] == [
+    assert [trial.settings for trial in next_round(SPEC, BASE, 0, [], 270, earlier=earlier)] == [
         *(trial.settings for trial in first)
     ]
-    drawn = [trial.settings for trial in next_round(SPEC, TRAINING, 0, [], 270)]
+    drawn = [trial.settings for trial in next_round(SPEC, BASE, 0, [], 270)]
     assert all(trial.settings not in drawn for trial in first)
     records = [PastTrial(trial=trial, values={270: float(trial.number)}) for trial in first]
-    assert next_round(SPEC, TRAINING, 1, records, 270, earlier=earlier) == next_round(SPEC, TRAINING, 1, records, 270)
+    assert next_round(SPEC, BASE, 1, records, 270, earlier=earlier) == next_round(SPEC, BASE, 1, records, 270)
 
 
 def test_of_a_measure_that_rises_the_highest_is_best(tmp_path: Path) -> None:
@@ -110,6 +115,18 @@ def test_a_file_that_is_no_search_is_refused_with_what_to_name(tmp_path: Path, c
     if content is not None:
         path.write_text(content)
     with pytest.raises(ConfigError, match=words):
+        read(path)
+
+
+def test_a_database_of_anything_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE studies (study_id INTEGER)")
+        database.commit()
+    with pytest.raises(ConfigError, match=r"neither a search's trials\.json nor a study"):
+        read(path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ConfigError, match=r"neither a search's trials\.json nor a study"):
         read(path)
 
 

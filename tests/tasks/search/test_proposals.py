@@ -13,13 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.proposals import PastTrial, next_round
 from headway.tasks.search.rungs import RungScore, num_promoted, promoted
-from headway.tasks.search.space import Settings
 from headway.tasks.search.trials_spec import Trial, TrialsSpec
+from headway.tasks.search.values import Settings
+from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 
 TRAINING = TrainingSpec(recipe=RecipeSpec(model={"width": 16}), max_steps=540)
+BASE = Configuration(training=TRAINING, shards=ShardSpec())
 VARY = {"optimizer.lr": {"log_uniform": [1e-4, 1.0]}, "recipe.model.width": [16, 32, 64], "seed": {"integer": [0, 9]}}
 STEPS = (60, 180, 540)
 
@@ -45,7 +48,7 @@ def search(
     known = {record.trial.training.model_dump_json(): record for record in before or ()}
     records: list[PastTrial] = []
     for number in range(rounds):
-        alive = next_round(wanted, TRAINING, number, records, STEPS[-1])
+        alive = next_round(wanted, BASE, number, records, STEPS[-1])
         values: dict[int, dict[int, float]] = {trial.number: {} for trial in alive}
         made = {trial.number: trial for trial in alive}
         on = list(made)
@@ -130,7 +133,7 @@ def test_another_process_proposes_the_same_whatever_its_hashes() -> None:
 
 def test_trials_that_failed_are_kept_away_from() -> None:
     """Of rates above 0.01 none survives."""
-    first = next_round(spec("tpe"), TRAINING, 0, [], 540)
+    first = next_round(spec("tpe"), BASE, 0, [], 540)
 
     def record(trial: Trial) -> PastTrial:
         if float(trial.settings["optimizer.lr"] or 0) > 0.01:
@@ -139,7 +142,7 @@ def test_trials_that_failed_are_kept_away_from() -> None:
 
     records = [record(trial) for trial in first]
     for number in (1, 2):
-        records += [record(trial) for trial in next_round(spec("tpe"), TRAINING, number, records, 540)]
+        records += [record(trial) for trial in next_round(spec("tpe"), BASE, number, records, 540)]
     failed = [each.has_failed for each in records]
     assert sum(failed[:9]) > 2 and sum(failed[18:]) / 9 < sum(failed[:9]) / 9
 
@@ -149,7 +152,7 @@ def test_a_space_that_is_tried_whole_ends_the_search() -> None:
     records: list[PastTrial] = []
     sizes = []
     for number in range(3):
-        trials = next_round(small, TRAINING, number, records, 540)
+        trials = next_round(small, BASE, number, records, 540)
         sizes.append(len(trials))
         records += [PastTrial(trial=trial, values={540: float(trial.number)}) for trial in trials]
     assert sum(sizes) == 3 and sizes[-1] == 0
@@ -158,8 +161,13 @@ def test_a_space_that_is_tried_whole_ends_the_search() -> None:
 def test_a_choice_that_training_does_not_take_beside_the_others_is_asked_for_no_more() -> None:
     vary = {"global_batch_sequences": [8, 16], "micro_batch_sequences": {"integer": [4, 6]}}
     wanted = TrialsSpec.model_validate({"vary": vary, "search": "tpe", "draws": 1, "rounds": 2})
-    first = Trial(number=1, settings={"global_batch_sequences": 8, "micro_batch_sequences": 4}, training=TRAINING)
-    (second,) = next_round(wanted, TRAINING, 1, [PastTrial(trial=first, values={540: 1.0})], 540)
+    first = Trial(
+        number=1,
+        settings={"global_batch_sequences": 8, "micro_batch_sequences": 4},
+        training=TRAINING,
+        shards=ShardSpec(),
+    )
+    (second,) = next_round(wanted, BASE, 1, [PastTrial(trial=first, values={540: 1.0})], 540)
     assert second.settings["micro_batch_sequences"] == 4
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,14 +12,17 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import ConfigError
+from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.proposals import PastTrial, next_round
-from headway.tasks.search.space import Settings
 from headway.tasks.search.trials_spec import TrialsSpec
+from headway.tasks.search.values import Settings
+from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 
 pytest.importorskip("optuna")  # here, so that its import is no test's time
 
 TRAINING = TrainingSpec(recipe=RecipeSpec(model={"width": 16, "heads": 2, "hidden": 64}), max_steps=540)
+BASE = Configuration(training=TRAINING, shards=ShardSpec())
 WIDTH, HEADS, HIDDEN = "recipe.model.width", "recipe.model.heads", "recipe.model.hidden"
 KINDS = {
     "optimizer.matrix_momentum": {"uniform": [0.8, 0.99], "when": {"optimizer.kind": "muon"}},
@@ -33,7 +37,7 @@ def spec(vary: dict[str, Any], **fields: Any) -> TrialsSpec:
 
 
 def drawn(vary: dict[str, Any], **fields: Any) -> list[Settings]:
-    return [trial.settings for trial in spec(vary, **fields).drawn(TRAINING)]
+    return [trial.settings for trial in spec(vary, **fields).drawn(BASE)]
 
 
 def is_whole(settings: Settings) -> bool:
@@ -48,7 +52,7 @@ def is_whole(settings: Settings) -> bool:
 
 @given(st.integers(0, 2**40))
 def test_a_setting_varies_beside_the_values_that_its_condition_names_and_else_is_the_files(seed: int) -> None:
-    for trial in spec(KINDS, draws=12, seed=seed).drawn(TRAINING):
+    for trial in spec(KINDS, draws=12, seed=seed).drawn(BASE):
         assert is_whole(trial.settings)
         if "optimizer.momentum" not in trial.settings:
             assert trial.training.optimizer.momentum == TRAINING.optimizer.momentum
@@ -67,7 +71,7 @@ def test_a_grid_has_what_a_condition_leaves_out_once() -> None:
 
 def test_what_follows_from_other_settings_is_a_setting_of_the_trial() -> None:
     derive = {HIDDEN: f"4 * {WIDTH}", "schedule.warmup_steps": f"max_steps // {HIDDEN}"}
-    trials = spec({WIDTH: [16, 32]}, derive=derive).drawn(TRAINING)
+    trials = spec({WIDTH: [16, 32]}, derive=derive).drawn(BASE)
     assert [trial.settings for trial in trials] == [
         {WIDTH: 16, HIDDEN: 64, "schedule.warmup_steps": 8},
         {WIDTH: 32, HIDDEN: 128, "schedule.warmup_steps": 4},
@@ -77,7 +81,7 @@ def test_what_follows_from_other_settings_is_a_setting_of_the_trial() -> None:
 
 def test_what_follows_from_what_follows_is_of_the_trial_wherever_it_stands_in_the_file() -> None:
     derive = {HIDDEN: f"{HEADS} * 2", HEADS: f"{WIDTH} // 4", "max_steps": "max_steps // 2"}
-    (trial,) = spec({WIDTH: [32]}, derive=derive).drawn(TRAINING)
+    (trial,) = spec({WIDTH: [32]}, derive=derive).drawn(BASE)
     assert trial.settings == {WIDTH: 32, HEADS: 8, HIDDEN: 16, "max_steps": 270}
 
 
@@ -110,7 +114,7 @@ def test_what_a_sampler_proposes_is_held_to_all_of_it_and_is_the_same_again() ->
     def searched() -> list[PastTrial]:
         records: list[PastTrial] = []
         for number in range(3):
-            for trial in next_round(wanted, TRAINING, number, records, 540):
+            for trial in next_round(wanted, BASE, number, records, 540):
                 width = float(str(trial.settings[WIDTH]))
                 records.append(PastTrial(trial=trial, values={540: abs(width - 24) + trial.training.optimizer.lr}))
         return records
@@ -154,7 +158,7 @@ def test_a_space_that_says_nothing_is_refused_as_it_is_read(
 def test_a_length_that_is_counted_later_is_none_that_an_expression_could_name() -> None:
     epochs = TrainingSpec(recipe=RecipeSpec(model={"width": 16}), max_epochs=3)
     with pytest.raises(ConfigError, match="`max_steps` follows from `max_epochs`"):
-        spec({WIDTH: [16]}, derive={"schedule.warmup_steps": "max_steps // 20"}).drawn(epochs)
+        spec({WIDTH: [16]}, derive={"schedule.warmup_steps": "max_steps // 20"}).drawn(replace(BASE, training=epochs))
 
 
 @pytest.mark.parametrize(
@@ -176,4 +180,4 @@ def test_a_space_of_which_nothing_can_be_tried_is_refused_with_the_way_out(
     vary: dict[str, Any], fields: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        spec(vary, **fields).drawn(TRAINING)
+        spec(vary, **fields).drawn(BASE)

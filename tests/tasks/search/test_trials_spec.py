@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,12 +12,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import ConfigError
+from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.space import Varied
 from headway.tasks.search.trials_spec import TrialsSpec
 from headway.training.config.recipe_specs import GRADIENT_BOOSTING
+from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 
 TRAINING = TrainingSpec(recipe=RecipeSpec(model={"width": 16}), max_steps=50)
+BASE = Configuration(training=TRAINING, shards=ShardSpec())
 LR = {"log_uniform": [1e-4, 1e-1]}
 
 
@@ -25,11 +29,11 @@ def spec(vary: dict[str, Any], **fields: Any) -> TrialsSpec:
 
 
 def settings(vary: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
-    return [trial.settings for trial in spec(vary, **fields).drawn(TRAINING)]
+    return [trial.settings for trial in spec(vary, **fields).drawn(BASE)]
 
 
 def test_lists_are_tried_in_every_combination_and_all_else_is_the_pipeline_files() -> None:
-    trials = spec({"optimizer.lr": [0.1, 0.2], "recipe.model.width": [16, 32]}).drawn(TRAINING)
+    trials = spec({"optimizer.lr": [0.1, 0.2], "recipe.model.width": [16, 32]}).drawn(BASE)
     assert [(trial.number, *trial.settings.values()) for trial in trials] == [
         *((1, 0.1, 16), (2, 0.1, 32), (3, 0.2, 16), (4, 0.2, 32))
     ]
@@ -121,20 +125,20 @@ def test_what_cannot_be_tried_is_refused_with_the_way_out(
     vary: dict[str, Any], fields: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        spec(vary, **fields).drawn(TRAINING)
+        spec(vary, **fields).drawn(BASE)
 
 
 def test_at_rungs_a_batch_decides_no_length_unless_passes_over_rows_are_counted() -> None:
     wanted = spec({"global_batch_sequences": [8, 16]}, rungs=[40])
-    assert len(wanted.drawn(TRAINING)) == 2
+    assert len(wanted.drawn(BASE)) == 2
     with pytest.raises(ConfigError, match="of one length, and `global_batch_sequences` varies"):
-        wanted.drawn(TrainingSpec(max_epochs=2))
+        wanted.drawn(replace(BASE, training=TrainingSpec(max_epochs=2)))
 
 
 def test_a_rung_beyond_the_iterations_of_trees_is_refused_before_rows_are_there() -> None:
     trees = TrainingSpec(recipe=RecipeSpec(name=GRADIENT_BOOSTING, model={"iterations": 40, "leaves": 8}))
     with pytest.raises(ConfigError, match="a rung at step 50 is none of a run of 40 steps"):
-        spec({"recipe.model.leaves": [8, 16]}, rungs=[50]).drawn(trees)
+        spec({"recipe.model.leaves": [8, 16]}, rungs=[50]).drawn(replace(BASE, training=trees))
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.starting_point import ResolvedStart
 from headway.tasks.stages.trial_scores import PlannedTrial, Scoring, TrialResult, TrialScore
 from headway.training.checkpoint.layout import RESULT_NAME, RunResult, checkpoint_path, directory_name, run_folder
+from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.launch.base.gang import LaunchSpec
 from tests.tasks.conftest import NOWHERE
@@ -61,7 +62,7 @@ class Bench:
             code=NOWHERE,
             environment=NOWHERE,
         )
-        trial = Trial(number=number, settings={"seed": number}, training=training)
+        trial = Trial(number=number, settings={"seed": number}, training=training, shards=ShardSpec())
         return PlannedTrial(trial, ResolvedStart(run, ""), workspace.publish_document(run))
 
     @contextlib.contextmanager

@@ -16,18 +16,21 @@ from hypothesis import strategies as st
 
 from headway.data_contracts.store.documents import Interval, Link
 from headway.data_contracts.store.errors import ConfigError, HeadwayError, IntegrityError, TrainingFailed
+from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.rungs import planned_steps
 from headway.tasks.search.trials_spec import Trial, TrialsSpec
 from headway.tasks.stages import search as module
-from headway.tasks.stages import trials as trials_module
+from headway.tasks.stages import trial_shards
 from headway.tasks.stages.finalists import Finalist, FinalistsVerdict
 from headway.tasks.stages.trial_scores import PlannedTrial, Scoring, TrialResult, TrialScore
 from headway.training.config.optimizer import ScheduleSpec
 from headway.training.config.recipe_specs import GRADIENT_BOOSTING
+from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 
 pytest.importorskip("optuna")  # now: its import is no test's work
 TRAINING = TrainingSpec(max_steps=540)
+BASE = Configuration(training=TRAINING, shards=ShardSpec())
 LEVELS = (60, 180, 540)
 NUM_ROWS = 540 * TRAINING.global_batch_sequences
 SHA256 = "0" * 64
@@ -94,7 +97,7 @@ class Machine:
             results.append(result)
         return results
 
-    def rank(self, context: Any, scoring: Any, results: Any, at: Any) -> Any:
+    def rank(self, context: Any, scoring: Any, results: Any, at: Any, like: Any) -> Any:
         scored = []
         for each in results:
             if each.error is None:
@@ -139,7 +142,7 @@ class Machine:
         )
         nothing: Any = None
         launch: Any = SimpleNamespace(world_size=2, is_detached=True)
-        shards: Any = SimpleNamespace(encoder=None)
+        shards = ShardSpec()
         scoring = Scoring(evaluation=nothing, launch=launch, shards=shards, source=nothing)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "describe_trials", self.describe)
@@ -150,7 +153,8 @@ class Machine:
             patch.setattr(module, "TrackedSearch", lambda *arguments: self.tracked)
             patch.setattr(module, "num_training_rows", lambda context, manifest: NUM_ROWS)
             patch.setattr(module, "require_worthwhile", lambda *arguments: None)
-            patch.setattr(trials_module, "require_trainable", self.require_trainable)
+            patch.setattr(trial_shards, "num_training_rows", lambda context, manifest: NUM_ROWS)
+            patch.setattr(trial_shards, "require_trainable", self.require_trainable)
             return module.search(context, spec, training, scoring, nothing, "")
 
 
@@ -229,7 +233,10 @@ def test_where_the_length_is_counted_no_settings_are_tried_twice_and_no_trial_ta
 
 def test_what_a_machine_cannot_train_is_not_proposed_and_a_space_without_anything_else_ends_the_search() -> None:
     wanted = spec(draws=3, search="tpe", vary={"seed": {"integer": [1, 40]}}, rounds=3)
-    drawn, allowed = {each.training.seed for each in wanted.drawn(TRAINING)}, {*range(7, 20)}
+    drawn, allowed = (
+        {each.training.seed for each in wanted.drawn(BASE)},
+        {*range(7, 20)},
+    )
 
     def refuses(training: TrainingSpec, encoder: Any, world_size: int, methods: Any) -> None:
         if training.seed not in drawn | allowed:

@@ -13,11 +13,13 @@ from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.errors import TrainingFailed
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.devices import UnlimitedDevices
+from headway.tasks.search.configuration import Configuration
 from headway.tasks.stages import settings_comparison as module
-from headway.tasks.stages import trials as trials_module
+from headway.tasks.stages import trial_shards
 from headway.tasks.stages.trial_scores import PlannedTrial, Scoring, TrialResult
 from headway.training.config.optimizer import OptimizerSpec
 from headway.training.config.recipe_specs import GRADIENT_BOOSTING
+from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 
 NUM_ROWS = 100
@@ -63,7 +65,7 @@ class Machine:
         for name, value in {"base": Path("here"), "pipeline": "tiny", "devices": UnlimitedDevices()}.items():
             object.__setattr__(context, name, value)
         launch: Any = SimpleNamespace(world_size=1, is_detached=True)
-        shards: Any = SimpleNamespace(encoder=None)
+        shards = ShardSpec()
         nothing: Any = None
         scoring = Scoring(evaluation=nothing, launch=launch, shards=shards, source=nothing)
         with pytest.MonkeyPatch.context() as patch:
@@ -71,12 +73,11 @@ class Machine:
             patch.setattr(module, "train_trials", self.train)
             patch.setattr(module, "rank_trials", lambda context, scoring, results: results)
             patch.setattr(module, "compare_finalists", self.compare)
-            patch.setattr(module, "num_training_rows", lambda context, manifest: NUM_ROWS)
             patch.setattr(module, "replace", lambda context, base: SimpleNamespace(base=base))
-            patch.setattr(trials_module, "require_trainable", lambda *arguments: None)
-            return module.compare_settings(
-                context, this, other, Path("there"), num_seeds, scoring, nothing, "", at_most
-            )
+            patch.setattr(trial_shards, "num_training_rows", lambda context, manifest: NUM_ROWS)
+            patch.setattr(trial_shards, "require_trainable", lambda *arguments: None)
+            one, two = (Configuration(training=each, shards=shards) for each in (this, other))
+            return module.compare_settings(context, one, two, Path("there"), num_seeds, scoring, nothing, "", at_most)
 
 
 THIS = TrainingSpec(seed=7, max_steps=20)
@@ -134,7 +135,11 @@ def test_where_all_fail_so_does_the_comparison() -> None:
 
 
 def test_what_differs_is_said_as_json_has_it() -> None:
-    one, other = (TrainingSpec(recipe=RecipeSpec(model={"width": width})) for width in (1, True))
+    of_width = (TrainingSpec(recipe=RecipeSpec(model={"width": width})) for width in (1, True))
+    one, other = (Configuration(training=each, shards=ShardSpec()) for each in of_width)
     assert [dict(each) for each in module.differing(one, other)] == [
         *({"recipe.model.width": width} for width in (1, True))
     ]
+    longer = one.with_settings({"shards.encoder.sequence_tokens": 64})
+    sides = module.differing(one, longer)
+    assert sides == ({"shards.encoder.sequence_tokens": 256}, {"shards.encoder.sequence_tokens": 64})
