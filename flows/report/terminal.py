@@ -68,7 +68,7 @@ NOTICES = {
     "run.inexact": "inexact",
     "run.carried_on": "carry on",
     "run.not_continued": "new run",
-    "search.begun": "search",
+    "search.started": "search",
     "search.cut": "search",
     "search.ended": "search",
     "run.went_back": "go back",

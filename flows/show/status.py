@@ -114,7 +114,7 @@ class SearchStatus(BaseModel):
     """A search that windows began, and continue."""
 
     pipeline: str
-    begun_at: str
+    started_at: str
     """ISO 8601, in UTC."""
 
 
@@ -202,9 +202,9 @@ def read_kept(workspace: Workspace, damaged: dict[str, str] | None = None) -> Ke
         waiting=[_waiting(now) for now in history if now.windows_cut],
         requested=[RequestStatus(pipeline=ask.pipeline, why=ask.why, requested_at=ask.requested_at) for ask in asks],
         searching=[
-            SearchStatus(pipeline=now.pipeline, begun_at=now.search.begun_at)
+            SearchStatus(pipeline=now.pipeline, started_at=now.search.started_at)
             for now in history
-            if now.search is not None and now.search.state == "begun"
+            if now.search is not None and now.search.state == "started"
         ],
         held=[now.hold for now in history if now.hold is not None],
         failed=[now.failed for now in history if now.failed is not None],
@@ -465,7 +465,7 @@ def print_status(status: Status, console: Console | None = None) -> None:
     for ask in status.requested:
         _print_entry(console, f"{ask.pipeline}  retrain asked for", {"why": ask.why, "since": ask.requested_at})
     for search in status.searching:
-        facts = {"begun": search.begun_at, "next": "each window continues it, once its retrain is done"}
+        facts = {"started": search.started_at, "next": "each window continues it, once its retrain is done"}
         _print_entry(console, f"{search.pipeline}  searches", facts)
     for retrain in status.running:
         _print_entry(console, f"{retrain.pipeline}  RUNNING", words(retrain, time.time()))

@@ -30,7 +30,7 @@ from headway.tasks.stages.launch import describe_run, num_training_rows
 
 
 def settings_of(pipeline: PipelineSpec) -> Sha256:
-    """What tells whether a search is still the one that was begun."""
+    """What tells whether a search is still the one that was started."""
     parts = {
         "trials": wanted_trials(pipeline).model_dump(mode="json", exclude=set(DECIDES_NOTHING)),
         "training": pipeline.training.identity,
@@ -56,15 +56,15 @@ def search_when_due(run: RunContext, pipeline: PipelineSpec, request: RetrainReq
     """
     if (due := _due(run.workspace, pipeline, request)) is None:
         return None
-    settings, begun_unix_s = settings_of(pipeline), time.time()
+    settings, started_unix_s = settings_of(pipeline), time.time()
     run.devices.release()  # each trial takes what it needs
     try:
-        begun = _begun(run, pipeline, due, settings)
-        begun_unix_s = begun.begun_unix_s
-        made = _searched(run, pipeline, begun)
+        started = _started(run, pipeline, due, settings)
+        started_unix_s = started.started_unix_s
+        made = _searched(run, pipeline, started)
     except RunStopped as stopped:
         if stopped.reason == "requested":
-            current_search.end(run.workspace, run.pipeline, begun_unix_s, settings, "stopped")
+            current_search.end(run.workspace, run.pipeline, started_unix_s, settings, "stopped")
         if stopped.reason != "window closed":
             raise
         # The retrain has come to its end: this is no window in which nothing did.
@@ -72,9 +72,9 @@ def search_when_due(run: RunContext, pipeline: PipelineSpec, request: RetrainReq
         return None
     except Exception as error:
         if is_permanent(error):
-            current_search.end(run.workspace, run.pipeline, begun_unix_s, settings, "failed")
+            current_search.end(run.workspace, run.pipeline, started_unix_s, settings, "failed")
         raise
-    current_search.end(run.workspace, run.pipeline, begun_unix_s, settings, "ended")
+    current_search.end(run.workspace, run.pipeline, started_unix_s, settings, "ended")
     run.ledger.event("search.ended", message=f"keep trial {made.trials[0].trial} by {made.keep}; see {made.report}")
     return made.best
 
@@ -89,29 +89,29 @@ def _due(workspace: Workspace, pipeline: PipelineSpec, request: RetrainRequest) 
     return current_search.due(current_search.newest(workspace, pipeline.pipeline), settings_of(pipeline), begin)
 
 
-def _begun(run: RunContext, pipeline: PipelineSpec, due: Due, settings: Sha256) -> SearchRecord:
+def _started(run: RunContext, pipeline: PipelineSpec, due: Due, settings: Sha256) -> SearchRecord:
     if due == "continue" and (newest := current_search.newest(run.workspace, run.pipeline)) is not None:
-        message = f"the search of {iso_utc(newest.begun_unix_s)} is continued, on its own code and data"
-        run.ledger.event("search.begun", message=message)
+        message = f"the search of {iso_utc(newest.started_unix_s)} is continued, on its own code and data"
+        run.ledger.event("search.started", message=message)
         return newest
-    run.ledger.event("search.begun", message="a search begins, in what is left of the window")
+    run.ledger.event("search.started", message="a search begins, in what is left of the window")
     receipt, manifest = shards_of_today(run, pipeline)
     # Of the settings of the file: it stands for the code and the environment that all trials have, whenever they train.
     training = pipeline.training.for_rows(num_training_rows(run, manifest))
     base = run.workspace.publish_document(describe_run(run, training, manifest).run)
-    begun = SearchRecord(
-        state="begun",
-        begun_unix_s=time.time(),
+    started = SearchRecord(
+        state="started",
+        started_unix_s=time.time(),
         settings=settings,
         receipt=receipt,
         manifest=manifest,
         base=base,
     )
-    current_search.begin(run.workspace, run.pipeline, begun)
-    return begun
+    current_search.begin(run.workspace, run.pipeline, started)
+    return started
 
 
-def _searched(run: RunContext, pipeline: PipelineSpec, begun: SearchRecord) -> TrialsSummary:
-    assert begun.receipt is not None and begun.manifest is not None and begun.base is not None
-    base = run.workspace.load(begun.base, RunSpec)
-    return search_and_register(run, pipeline, begun.receipt, begun.manifest, base)
+def _searched(run: RunContext, pipeline: PipelineSpec, started: SearchRecord) -> TrialsSummary:
+    assert started.receipt is not None and started.manifest is not None and started.base is not None
+    base = run.workspace.load(started.base, RunSpec)
+    return search_and_register(run, pipeline, started.receipt, started.manifest, base)

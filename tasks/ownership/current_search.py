@@ -16,23 +16,23 @@ from headway.tasks.ownership.pipeline_history import PipelineEvent, SearchRecord
 Due = Literal["begin", "continue"]
 
 
-def due(newest: SearchRecord | None, settings: Sha256, period_begin: datetime.datetime) -> Due | None:
+def due(newest: SearchRecord | None, settings: Sha256, period_start: datetime.datetime) -> Due | None:
     """What a window has to do about searches; None: nothing before the next period.
 
     Args:
         newest: the one on record.
         settings: of the pipeline file as it is.
-        period_begin: when the week, month or quarter of now began.
+        period_start: when the week, month or quarter of now began.
     """
     if newest is None:
         return "begin"
     is_same = newest.settings == settings
-    if newest.state == "begun":
+    if newest.state == "started":
         return "continue" if is_same and newest.manifest is not None else "begin"
     # What failed with these settings would fail again in every window; what a person stopped, a person begins again.
     if newest.state == "failed" and not is_same:
         return "begin"
-    return "begin" if newest.begun_unix_s < period_begin.timestamp() else None
+    return "begin" if newest.started_unix_s < period_start.timestamp() else None
 
 
 def newest(workspace: Workspace, pipeline: str) -> SearchRecord | None:
@@ -44,9 +44,9 @@ def begin(workspace: Workspace, pipeline: str, record: SearchRecord) -> None:
     _write(workspace, pipeline, record)
 
 
-def end(workspace: Workspace, pipeline: str, begun_unix_s: float, settings: Sha256, state: SearchState) -> None:
+def end(workspace: Workspace, pipeline: str, started_unix_s: float, settings: Sha256, state: SearchState) -> None:
     """It is over, and needs its data no more."""
-    _write(workspace, pipeline, SearchRecord(state=state, begun_unix_s=begun_unix_s, settings=settings))
+    _write(workspace, pipeline, SearchRecord(state=state, started_unix_s=started_unix_s, settings=settings))
 
 
 def _write(workspace: Workspace, pipeline: str, record: SearchRecord) -> None:

@@ -30,8 +30,8 @@ Moment = Annotated[float, Field(ge=0.0, lt=LATEST_UNIX_S)]
 RunState = Literal["started", "cut", "bounded", "stopped", "finished", "failed"]
 """`cut`: a window closed; `bounded`: it has cost what it may. Either is finished before newer data are taken."""
 EventName = RunState | Literal["new", "failed", "asked", "held", "released", "skipped", "opened", "unskipped", "search"]
-SearchState = Literal["begun", "ended", "failed", "stopped"]
-"""One that a window cut, or a crash, is `begun`: it is continued. `stopped`: by a person."""
+SearchState = Literal["started", "ended", "failed", "stopped"]
+"""One that a window cut, or a crash, is `started`: it is continued. `stopped`: by a person."""
 Trigger = Literal["new data", "drift", "event"]
 
 
@@ -125,7 +125,7 @@ class SearchRecord(Frozen):
     """The newest search that a schedule began, or that ended."""
 
     state: SearchState
-    begun_unix_s: Moment
+    started_unix_s: Moment
     settings: Sha256
     """Of what the pipeline file said that decides which trials there are."""
     receipt: Link | None = None
@@ -135,9 +135,9 @@ class SearchRecord(Frozen):
     """A run with the file's own settings, whose code and environment all trials have."""
 
     @property
-    def begun_at(self) -> str:
+    def started_at(self) -> str:
         """ISO 8601, in UTC."""
-        return iso_utc(self.begun_unix_s)
+        return iso_utc(self.started_unix_s)
 
 
 class PipelineEvent(Document):

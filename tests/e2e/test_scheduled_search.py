@@ -50,14 +50,14 @@ def test_a_search_that_a_window_cuts_is_continued_after_the_next_windows_retrain
             raise RunStopped("the window is over.", reason="window closed")
 
     by_hand, events = retrain_here(new_project)
-    assert not named(events, "search.begun") and read(workspace, "tiny").search is None
+    assert not named(events, "search.started") and read(workspace, "tiny").search is None
 
     first, events = retrain_here(new_project, in_window=True, watching=close_the_window)
     assert first.version == by_hand.version, "the retrain's own model comes first, whatever becomes of the search"
-    assert len(named(events, "search.begun")) == len(named(events, "search.cut")) == 1
+    assert len(named(events, "search.started")) == len(named(events, "search.cut")) == 1
     assert steps(events) == [(f"trial {number}", step) for number in (1, 2) for step in range(1, 11)]
-    begun = read(workspace, "tiny").search
-    assert begun is not None and begun.state == "begun" and begun.manifest is not None
+    started = read(workspace, "tiny").search
+    assert started is not None and started.state == "started" and started.manifest is not None
 
     assert [each.pipeline for each in read_kept(workspace).searching] == ["tiny"]
 
@@ -71,17 +71,17 @@ def test_a_search_that_a_window_cuts_is_continued_after_the_next_windows_retrain
     runs = [Link(kind="run", sha256=name.removesuffix(".json")) for name in workspace.names("documents/run")]
     described = [workspace.load(link, RunSpec) for link in runs]
     trials = [each for each in described if each.config["optimizer"]["lr"] in RATES]
-    assert {each.manifest for each in trials} == {begun.manifest} and len(trials) == 2
+    assert {each.manifest for each in trials} == {started.manifest} and len(trials) == 2
     (ranking,) = (json.loads(path.read_text()) for path in new_project.files("ledger/*/trials.json"))
     assert ranking["best"]["version"] == kept.version != first.version
 
     over = read(workspace, "tiny").search
     assert not read_kept(workspace).searching
     assert over is not None and over.state == "ended" and over.manifest is None
-    assert over.begun_unix_s == begun.begun_unix_s
+    assert over.started_unix_s == started.started_unix_s
 
     _, events = retrain_here(new_project, in_window=True)
-    assert not named(events, "search.begun") and not steps(events)
+    assert not named(events, "search.started") and not steps(events)
 
 
 def test_a_search_that_a_person_stops_is_not_continued_by_the_next_window(
@@ -90,7 +90,7 @@ def test_a_search_that_a_person_stops_is_not_continued_by_the_next_window(
     ask_for_searches(new_project)
 
     def stop(event: Event) -> None:
-        if event["event"] == "search.begun":
+        if event["event"] == "search.started":
             raise RunStopped("enough.", reason="requested")
 
     with pytest.raises(RunStopped, match="enough"):
@@ -98,4 +98,4 @@ def test_a_search_that_a_person_stops_is_not_continued_by_the_next_window(
     search = read(Workspace(str(new_project.workspace)), "tiny").search
     assert search is not None and search.state == "stopped"
     made, events = retrain_here(new_project, in_window=True)
-    assert made.version and not named(events, "search.begun")
+    assert made.version and not named(events, "search.started")

@@ -14,10 +14,10 @@ DAY_S = 86_400.0
 
 
 def record(state: SearchState, days_after: float, settings: str = OWN) -> SearchRecord:
-    link = Link(kind="manifest", sha256="c" * 64) if state == "begun" else None
+    link = Link(kind="manifest", sha256="c" * 64) if state == "started" else None
     return SearchRecord(
         state=state,
-        begun_unix_s=BEGIN.timestamp() + days_after * DAY_S,
+        started_unix_s=BEGIN.timestamp() + days_after * DAY_S,
         settings=settings,
         receipt=link,
         manifest=link,
@@ -32,9 +32,9 @@ def record(state: SearchState, days_after: float, settings: str = OWN) -> Search
         (record("ended", -1), "begin"),
         (record("ended", 0), None),
         (record("ended", 30, OTHER), None),
-        (record("begun", -100), "continue"),
-        (record("begun", 5), "continue"),
-        (record("begun", 5, OTHER), "begin"),
+        (record("started", -100), "continue"),
+        (record("started", 5), "continue"),
+        (record("started", 5, OTHER), "begin"),
         (record("failed", -1), "begin"),
         (record("failed", 5), None),
         (record("failed", 5, OTHER), "begin"),
