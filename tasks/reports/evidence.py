@@ -52,6 +52,10 @@ class TrainingCurve(Frozen):
     """Whose checkpoint was evaluated."""
     noise_scale: float | None = None
     """Of the gradient, in rows, after the last step that has it."""
+    noise: tuple[tuple[int, float], ...] = ()
+    """Step and noise scale, in rows, of the last step of each point that has it."""
+    batch: tuple[tuple[int, int], ...] = ()
+    """Step and rows of the global batch, of each point; empty: it was the same throughout."""
     shape: TabularNumberShape | None = None
     """Of a number that a built-in recipe predicts: its loss is shown as `rmse`, in the number's unit."""
 
@@ -136,6 +140,7 @@ def _recorded(workspace: Workspace, candidate: Candidate) -> tuple[_ByStep, _ByS
             steps[event["step"]] = {
                 **{name: event[name] for name in ("step", "loss", "lr", "unix_s")},
                 "noise_scale": event.get("gradient_noise_scale"),
+                "batch_rows": event.get("batch_rows"),
             }
         elif event["event"] == "validation" and "value" in event:
             validations[event["step"]] = {name: event[name] for name in ("metric", "value")}
@@ -174,4 +179,8 @@ def _thinned(steps: list[dict[str, Any]], num_excluded: int) -> TrainingCurve:
         low=tuple(min(each) for each in losses),
         high=tuple(max(each) for each in losses),
         lr=tuple(part[-1]["lr"] for part in parts),
+        noise=tuple(
+            (part[-1]["step"], scale) for part in parts if _is_finite(scale := part[-1]["noise_scale"]) and scale > 0
+        ),
+        batch=tuple((part[-1]["step"], rows) for part in parts if isinstance(rows := part[-1]["batch_rows"], int)),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -62,7 +63,22 @@ def curve_section(curves: Sequence[tuple[str, TrainingCurve]], target: str = "th
     validated = [(name, curve) for name, curve in curves if curve.validated]
     if validated:
         drawn.insert(1, _validations(validated, x, legend))
+    if any(curve.noise for _, curve in curves):
+        drawn.append(_noise(curves, x, legend))
     return section("Training", pictures(drawn), note="" if several else html(_training(first)))
+
+
+def _noise(curves: Sequence[tuple[str, TrainingCurve]], x: Axis, legend: str) -> str:
+    """The gradient noise scale, and the batch where that grew: how many rows a step was worth, and how many it had."""
+    values = [float(rows) for _, curve in curves for _, rows in (*curve.noise, *curve.batch)]
+    plot = Plot(caption="Gradient noise scale by step", x=x, y=Axis.over("rows", values, scale="log"))
+    for number, (name, curve) in enumerate(curves):
+        plot.line(list(curve.noise), colour(number), title=name)
+        # Each size until the next begins.
+        for (step, rows), (following, _) in pairwise(curve.batch):
+            plot.rule((float(step), float(rows)), (float(following), float(rows)))
+    grew = html("Grey: rows of the batch.") if any(curve.batch for _, curve in curves) else ""
+    return figure(plot.svg(), "Gradient noise scale", legend + grew)
 
 
 def _validations(curves: Sequence[tuple[str, TrainingCurve]], x: Axis, legend: str) -> str:

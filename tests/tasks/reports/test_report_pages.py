@@ -176,6 +176,10 @@ def test_a_curve_is_of_the_steps_that_made_the_checkpoint_each_as_it_was_done_la
     assert kept is not None and curve is not None and curve.num_excluded == 1
     assert curve.noise_scale == 7.5, "the second step was done again, and has none"
     assert "noise scale was 7.5 rows" in curve_section([("a", curve)])
+    drawn = curve_section(
+        [("a", curve.model_copy(update={"noise": ((1, 7.5), (2, 30.0)), "batch": ((1, 8), (2, 16))}))]
+    )
+    assert drawn.count("Gradient noise scale</figcaption>") == 1 and "Grey: rows of the batch." in drawn
     assert curve.validated == () and curve.step[-1] == last and curve.loss[:2] == (9.0, 7.0)[: len(curve.loss)]
 
 
