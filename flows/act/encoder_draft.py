@@ -115,8 +115,9 @@ def label_facts(profile: TableProfile, encoder: Mapping[str, Any], *, is_given: 
     how = "as you said" if is_given else "guessed by its name. `--label COLUMN` says another"
     kind = encoder["label_kind"]
     # Of so few the approximate count is exact.
-    has_two = kind == "number" and column.num_distinct == 2 and column.low is not None and column.high is not None
-    two = (float(column.low), float(column.high)) if has_two else None
+    two = None
+    if kind == "number" and column.num_distinct == 2 and column.low is not None and column.high is not None:
+        two = float(column.low), float(column.high)
     return LabelFacts(column.name, kind, how, column.num_distinct, column.num_nulls, two)
 
 
