@@ -50,6 +50,10 @@ MAX_COLUMNS_OF_PART, CELLS_OF_PART = 512, 1 << 26
 """Columns of such a copy, and about how many values it may hold."""
 PART = "part_of_rows"
 MAX_COLUMNS_OF_PAIRS = 5
+NUMBER = r"\s*[+-]?([0-9]*[.,]?[0-9]+|[1-9][0-9]{0,2}([.,'][0-9]{3})+([.,][0-9]+)?)([eE][+-]?[0-9]+)?\s*"
+"""However its marks are meant."""
+MAX_STRAY_RATIO, MAX_STRAY_EXAMPLES = 0.1, 3
+"""Of more values that are no numbers, a text is meant to be one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +63,14 @@ class Suspicion:
     kind: str
     num_seen: int
     num_looked_at: int
+
+
+class StrayValues(NamedTuple):
+    """Values of a text column whose others are all numbers: often mistakes, which keep it from being one of numbers."""
+
+    num_rows: int
+    examples: tuple[str, ...]
+    """The commonest first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +97,8 @@ class ColumnProfile:
     shape: Shape | None
     """What every single text looks like."""
     suspicions: tuple[Suspicion, ...]
+    stray: StrayValues | None = None
+    """Of a text that is nearly a number; None also where it may be personal."""
     is_partition: bool = False
     """Whether folders such as `day=1` give its values: tomorrow's is another."""
 
@@ -226,8 +240,9 @@ def _aggregates(column: str, arrow_type: str) -> dict[str, str]:
 def _column(part: _Part, name: str, arrow_type: str, figures: Figures, values: tuple[Scalar, ...]) -> ColumnProfile:
     kind, num_values = family(arrow_type), int(figures["num_values"])
     shape, suspicions = None, tuple(Suspicion(kind=each, num_seen=0, num_looked_at=0) for each in named_kinds(name))
+    stray: StrayValues | None = None
     if kind == "string" and num_values:
-        shape, seen = _look_at_texts(part, name, num_values, int(figures["max_length"]))
+        shape, stray, seen = _look_at_texts(part, name, num_values, int(figures["max_length"]))
         found = {each.kind for each in seen}
         suspicions = (*seen, *(each for each in suspicions if each.kind not in found))
     values = () if suspicions else values
@@ -247,6 +262,7 @@ def _column(part: _Part, name: str, arrow_type: str, figures: Figures, values: t
         values=values,
         shape=None if suspicions else shape,
         suspicions=suspicions,
+        stray=None if suspicions else stray,
     )
 
 
@@ -349,18 +365,19 @@ def _compound_key(part: _Part, candidates: Sequence[ColumnProfile], names: Seque
 
 def _look_at_texts(
     part: _Part, name: str, num_values: int, max_length: int
-) -> tuple[Shape | None, tuple[Suspicion, ...]]:
+) -> tuple[Shape | None, StrayValues | None, tuple[Suspicion, ...]]:
     column, every = identifier(name), max(1, num_values // MAX_LOOKED_AT)
     text = column if max_length <= MAX_CHARS_LOOKED_AT else f"left({column}, {MAX_CHARS_LOOKED_AT})"
     personal = [f"count(*) FILTER ({holds_pii_sql(text, kind)})" for kind in PATTERNS]
     shapes = [f"coalesce(bool_and(regexp_full_match({text}, {literal(shape.pattern)})), false)" for shape in SHAPES]
     suffix = rf"regexp_extract({text}, '\.[a-z][a-z0-9]{{0,4}}$')"
     row = part.connection.execute(
-        f"SELECT count(*), min({suffix}), max({suffix}), {', '.join([*personal, *shapes])} FROM {part.rows} "
+        f"SELECT count(*), count(*) FILTER (regexp_full_match({text}, {literal(NUMBER)})), "
+        f"min({suffix}), max({suffix}), {', '.join([*personal, *shapes])} FROM {part.rows} "
         f"WHERE {column} IS NOT NULL AND hash({column}) % {every} = 0"
     ).fetchone()
     assert row is not None
-    num_looked_at, first_suffix, last_suffix, *rest = row
+    num_looked_at, num_numbers, first_suffix, last_suffix, *rest = row
     suspicions = tuple(
         Suspicion(kind=kind, num_seen=num_seen, num_looked_at=num_looked_at)
         for kind, num_seen in zip(PATTERNS, rest, strict=False)
@@ -370,7 +387,17 @@ def _look_at_texts(
     if first_suffix and first_suffix == last_suffix:
         likely.append(suffix_shape(first_suffix))
     certain = (shape for shape in likely if max_length <= MAX_KEY_CHARS and _all_have(part, column, shape))
-    return next(certain, None), suspicions
+    is_nearly_number = (1 - MAX_STRAY_RATIO) * num_looked_at <= num_numbers < num_looked_at
+    return next(certain, None), _stray(part, column) if is_nearly_number else None, suspicions
+
+
+def _stray(part: _Part, column: str) -> StrayValues:
+    rows = part.connection.execute(
+        f"SELECT left({column}, {MAX_VALUE_CHARS}), count(*), sum(count(*)) OVER () FROM {part.rows} WHERE {column} IS "
+        f"NOT NULL AND NOT regexp_full_match({column}, {literal(NUMBER)}) GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT "
+        f"{MAX_STRAY_EXAMPLES}"
+    ).fetchall()
+    return StrayValues(num_rows=int(rows[0][2]), examples=tuple(text for text, _, _ in rows))
 
 
 def _all_have(part: _Part, column: str, shape: Shape) -> bool:

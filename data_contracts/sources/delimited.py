@@ -35,8 +35,11 @@ DATE = re.compile(
     r"(?P<first>\d{1,2})(?P<mark>[./-])(?P<then>\d{1,2})(?P=mark)\d{4}"
     r"(?P<time> \d{1,2}:\d{2}(?P<second>:\d{2})?)?"
 )
-GAPS = ("NA", "N/A", "n/a", "NULL", "null", "None", "?", "-")
-"""What programs write where a value is missing, besides nothing at all: `NA` is R's, `NULL` a database's."""
+ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?")
+"""Read whatever other format is said."""
+GAPS = ("NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", "none", "?", "-", ".")
+"""What programs write where a value is missing, besides nothing at all: `NA` is R's, `NULL` a database's, `.` SAS's."""
+NAN = re.compile(r"(?i)[+-]?(nan|inf|infinity)")
 TIMES = {(False, False): "", (True, False): " %H:%M", (True, True): " %H:%M:%S"}
 LAST_MONTH = 12
 MIN_COLUMNS = 2
@@ -218,7 +221,7 @@ def _dates(columns: Sequence[Sequence[str]]) -> tuple[list[str], bool]:
     times: dict[str, set[str]] = {}
     says_day_first: dict[str, set[bool]] = {}
     for _, *values in columns:
-        dates = [DATE.fullmatch(value) for value in values if value]
+        dates = [DATE.fullmatch(value) for value in values if value and not ISO_DATE.fullmatch(value)]
         kinds = {(date["mark"], TIMES[date["time"] is not None, date["second"] is not None]) for date in dates if date}
         if None in dates or len(kinds) != 1:
             continue
@@ -245,7 +248,8 @@ def _gaps(columns: Sequence[Sequence[str]], numbers: NumberFormat, units: Mappin
         number = python_pattern(numbers._replace(unit=units.get(name, "")))
         gaps = {*values} & {*GAPS}
         others = [value.strip() for value in values if value.strip() and value not in gaps]
-        if gaps and others and all(map(number.match, others)):
+        # What has no digits, such as NaN, is a number to the reader.
+        if gaps and others and all(number.match(value) or NAN.fullmatch(value) for value in others):
             found |= gaps
     return [each for each in GAPS if each in found]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shlex
@@ -20,7 +21,7 @@ from rich.text import Text
 from headway.data_contracts.drafting.contract_draft import draft_contract
 from headway.data_contracts.drafting.leaking_inputs import NO_LEAKS, LeakingInputs, leaking_inputs
 from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile, profile_rows
-from headway.data_contracts.scans.rows_database import RowsDatabase, out_of_memory
+from headway.data_contracts.scans.rows_database import ROWS, RowsDatabase, identifier, out_of_memory
 from headway.data_contracts.sources.delimited import FOUND, CsvChoice
 from headway.data_contracts.sources.inference import GuessedSource, guess_source
 from headway.data_contracts.sources.reading import rows_files, take_snapshot
@@ -52,6 +53,9 @@ MAX_COLUMNS = 4096
 MAX_NAMED = 5
 """Columns of a line on the console."""
 
+MAX_RARE_RATIO = 0.01
+"""Of all rows: a class of no more may be mistyped."""
+
 LEAK_EXCLUDED = "If it is known when the model is asked, put it back and say `promotion: {label_leak: allow}`"
 
 
@@ -68,6 +72,8 @@ class ContractDraft(NamedTuple):
     """Columns that the model would not read."""
     is_table: bool
     """Whether the model reads columns."""
+    class_rows: dict[str, int]
+    """By class of a text label, its rows; empty of any other."""
 
 
 class NewFiles(contextlib.ExitStack):
@@ -139,7 +145,7 @@ def write_draft(
     for path in (contract, pipeline):
         if path.exists():
             raise _exists(path)
-    snapshot, profile, encoder, leaks = _profile(found, base, label)
+    snapshot, profile, encoder, leaks, class_rows = _profile(found, base, label)
     seen = _describe_source(data, snapshot)
     is_text = not found.spec.is_table
     beside = _beside(found, base, pipeline.parent.resolve(), (project or pipeline.parent).resolve())
@@ -178,6 +184,7 @@ def write_draft(
         leaks,
         excluded_columns(profile, encoder, leaks),
         encoder["kind"] == "tabular",
+        class_rows,
     )
 
 
@@ -192,6 +199,7 @@ class _Profiled(NamedTuple):
     encoder: dict[str, Any]
     """The fields of `shards.encoder`."""
     leaks: LeakingInputs
+    class_rows: dict[str, int]
 
 
 def _partitions(snapshot: Snapshot) -> set[str]:
@@ -244,12 +252,20 @@ def _drafted(
     encoder = draft_encoder(profile, is_text=is_text, label=label)
     predicted = drafted_label(encoder)
     if predicted is None:
-        return _Profiled(snapshot, profile, encoder, NO_LEAKS)
+        return _Profiled(snapshot, profile, encoder, NO_LEAKS, {})
     types = {column.name: column.type for column in profile.columns}
     leaks = leaking_inputs(connection, predicted, types, profile.num_rows)
     if leaks.certain and {*predicted.inputs} - {*leaks.certain}:
         encoder = draft_encoder(profile, is_text=is_text, label=label, leaks=leaks)
-    return _Profiled(snapshot, profile, encoder, leaks)
+    column = next(each for each in profile.columns if each.name == predicted.column)
+    has_names = predicted.is_class and column.family == "string" and not column.suspicions
+    return _Profiled(snapshot, profile, encoder, leaks, _class_rows(connection, column.name) if has_names else {})
+
+
+def _class_rows(connection: duckdb.DuckDBPyConnection, label: str) -> dict[str, int]:
+    name = identifier(label)
+    counted = f"SELECT {name}, count(*) FROM {ROWS} WHERE {name} IS NOT NULL GROUP BY 1 ORDER BY 1"
+    return dict(connection.execute(counted).fetchall())
 
 
 def _beside(found: GuessedSource, base: Path, folder: Path, project: Path) -> GuessedSource:
@@ -326,10 +342,26 @@ def print_profiled(drafted: ContractDraft, console: Console) -> None:
         verb = "repeats" if profile.num_repeated == 1 else "repeat"
         repeated = f"{count(profile.num_repeated, 'row')} {verb} an earlier one: the contract warns of such"
         console.print(Text(one_line(repeated), style="yellow"))
+    for line in _stray_lines(profile):
+        console.print(Text(one_line(line), style="yellow"))
     if suspected:
         console.print(Text(one_line(f"may hold personal data: {', '.join(suspected)}"), style="yellow"))
     if drafted.is_table:
         _print_columns(drafted, console)
+
+
+def _stray_lines(profile: TableProfile) -> Iterator[str]:
+    """What a few cells make of a column: one that is no number, and all of its numbers are texts."""
+    nearly = {column.name: column.stray for column in profile.columns if column.stray is not None}
+    headers = [name for name, stray in nearly.items() if name in stray.examples]
+    if headers:
+        yield f"header       stands among the rows, too, by {_named(headers)}: take that line out, and draft anew"
+    others = ((name, stray) for name, stray in nearly.items() if stray.examples != (name,))
+    for name, stray in itertools.islice(others, MAX_NAMED):
+        few = ", ".join(map(repr, stray.examples))
+        are = "1 value is none" if stray.num_rows == 1 else f"{stray.num_rows:,} values are none"
+        advice = "correct them, or say `source.csv.nulls` if they are gaps, and draft anew"
+        yield f"no numbers   `{name}` is text, though nearly all of it are numbers; {are}, such as {few}: {advice}"
 
 
 def _print_written_as(drafted: ContractDraft, console: Console) -> None:
@@ -400,12 +432,39 @@ def _print_columns(drafted: ContractDraft, console: Console) -> None:
     if label is not None and label.num_nulls:
         gaps = f"{count(label.num_nulls, 'row')} without {label.column}: the contract leaves them out"
         console.print(Text(one_line(f"no label     {gaps}"), style="yellow"))
+    for line in _class_lines(drafted):
+        console.print(Text(one_line(line), style="yellow"))
     for line in _leak_lines(drafted):
         console.print(Text(one_line(line), style="yellow"))
     if drafted.excluded:
         console.print(Text(one_line(f"not read     {in_words(drafted.excluded)}")))
     share = heldout_fraction(num_rows)
     console.print(f"held out     about {round(share * num_rows):,} rows ({share:.0%}) judge the model")
+
+
+def _class_lines(drafted: ContractDraft) -> Iterator[str]:
+    """Classes that nobody may have meant: mistyped ones, and two that were written with a fraction."""
+    rows = drafted.class_rows
+    few = {name: number for name, number in rows.items() if number <= MAX_RARE_RATIO * sum(rows.values())}
+    if few:
+        rarest = sorted(few, key=few.__getitem__)[:MAX_NAMED]
+        named = ", ".join(f"{name!r} in {count(few[name], 'row')}" for name in rarest)
+        more = ", ..." if len(few) > MAX_NAMED else ""
+        yield f"rare         {named}{more}: a class each. If they are mistyped, correct them, and draft anew"
+    spelled = itertools.groupby(sorted(rows, key=_plain), key=_plain)
+    alike = [names for _, group in spelled if len(names := [*group]) > 1]
+    if alike:
+        named = "; ".join(" and ".join(map(repr, names)) for names in alike[:MAX_NAMED])
+        yield f"alike        {named}: a class each, though case and spaces alone differ: write them alike, draft anew"
+    if drafted.label is not None and drafted.label.two_numbers is not None:
+        low, high = drafted.label.two_numbers
+        what = f"{drafted.label.column} is {low:g} or {high:g}, and has fractions"
+        advice = "write them as whole numbers or words (pandas: `.astype('Int64')`), and draft anew"
+        yield f"two values   {what}. If these are classes, {advice}"
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.split()).casefold()
 
 
 def _leak_lines(drafted: ContractDraft) -> Iterator[str]:

@@ -50,6 +50,8 @@ class LabelFacts(NamedTuple):
     """Why this one."""
     num_values: int
     num_nulls: int
+    two_numbers: tuple[float, float] | None
+    """All that a number to predict ever is, where that is two: mostly classes that were written with a fraction."""
 
     def line(self) -> str:
         what = f"a class of {self.num_values}" if self.kind == "class" else "a number"
@@ -78,7 +80,7 @@ def draft_encoder(
     """
     usable = [column for column in profile.columns if _is_usable(column) and column.name not in leaks.certain]
     if label:
-        return _tabular(usable, _label_of(profile, label, is_text=is_text)) or _nothing_to_read(label)
+        return _tabular(usable, _label_of(profile, label, is_text=is_text)) or _nothing_to_read(profile, label)
     if is_text:
         return {"kind": "byte-pair", "vocab_size": 2048, "sequence_tokens": 256}
     tokens = [column for column in usable if _is_tokens(column)]
@@ -111,7 +113,12 @@ def label_facts(profile: TableProfile, encoder: Mapping[str, Any], *, is_given: 
         return None
     column = next(each for each in profile.columns if each.name == encoder["label"])
     how = "as you said" if is_given else "guessed by its name. `--label COLUMN` says another"
-    return LabelFacts(column.name, encoder["label_kind"], how, column.num_distinct, column.num_nulls)
+    kind = encoder["label_kind"]
+    # Of so few the approximate count is exact.
+    two = None
+    if kind == "number" and column.num_distinct == 2 and column.low is not None and column.high is not None:
+        two = float(column.low), float(column.high)
+    return LabelFacts(column.name, kind, how, column.num_distinct, column.num_nulls, two)
 
 
 def drafted_label(encoder: Mapping[str, Any]) -> Label | None:
@@ -150,10 +157,12 @@ def _reason(column: ColumnProfile) -> str:
     # Moments hardly ever occur twice, and are no keys for it.
     if column.shape is not None and column.shape.is_time:
         return f"each text is {column.shape.name}; as a date or timestamp, by `source.column_types`, it would be read"
-    if column.is_unique:
+    if column.is_unique and column.stray is None:
         return "no value occurs twice"
     if column.family in TIMES:
         return "is one and the same moment"
+    if column.stray is not None:
+        return f"text, though {column.num_values - column.stray.num_rows:,} of {column.num_values:,} values are numbers"
     if column.family == "string":
         return f"text of about {count(column.num_distinct, 'value')}"
     if column.family in ("bool", "integer", "float"):
@@ -187,12 +196,14 @@ def _label_of(profile: TableProfile, label: str, *, is_text: bool) -> ColumnProf
     return column
 
 
-def _nothing_to_read(label: str) -> dict[str, Any]:
-    raise ConfigError(
-        "no other column can be read by a model of tables.",
-        where=f"--label {label!r}",
-        advice="It takes numbers, or texts of few values; keys and what may be personal data are left out.",
-    )
+def _nothing_to_read(profile: TableProfile, label: str) -> dict[str, Any]:
+    advice = "It takes numbers, or texts of few values; keys and what may be personal data are left out."
+    for column in profile.columns:
+        if column.stray is not None and column.name != label:
+            cells = ", ".join(map(repr, column.stray.examples))
+            advice = f"Of `{column.name}` nearly all values are numbers; correct those that are none, such as {cells}."
+            break
+    raise ConfigError("no other column can be read by a model of tables.", where=f"--label {label!r}", advice=advice)
 
 
 def _kind_of(label: ColumnProfile) -> str | None:

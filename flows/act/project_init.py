@@ -57,6 +57,7 @@ def write_project(name: str, data: str, base: Path, *, label: str = "", given: C
         DataError: no files, no rows, or unreadable ones.
     """
     if name:
+        _require_no_data(name, base)
         require_name(name, where=f"headway init {name!r}")
     if given.options and not data:
         raise ConfigError("goes with data of your own.", where=given.options, advice="Say `--data` which they are.")
@@ -92,6 +93,16 @@ def write_project(name: str, data: str, base: Path, *, label: str = "", given: C
             new.write(folder / file, text)
         new.keep()
     return Project(folder, drafted, is_sample=not data)
+
+
+def _require_no_data(name: str, base: Path) -> None:
+    """Raises `ConfigError`: what is given as the name is the data's file."""
+    if (base / name).is_file():
+        raise ConfigError(
+            "is a file, and a project is called by a name.",
+            where=f"headway init {name!r}",
+            advice=f"To draft from it, say `headway init {slug(name)} --data {shlex.quote(name)}`.",
+        )
 
 
 def _template(name: str) -> str:

@@ -68,6 +68,7 @@ ChainLink = ChainProof | ChainFiles
 OUTSIDE = (
     "HTML reports, model cards and decisions (why it was promoted; the version's own contract report is proved)",
     "stage records and group.json (they only save work: what they name is hashed)",
+    "what a search's trials came to (it chose among settings; the one that stayed is proved)",
     "ledger, logs and MLflow's series and other rows",
     "other checkpoints of the run",
     "what a run keeps beside its checkpoints: attempts, exports, results of verify and evaluate",

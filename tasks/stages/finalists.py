@@ -15,7 +15,7 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
 from headway.tasks.stages.scoring import only
 from headway.tasks.stages.trial_scores import CODE as SCORING
-from headway.tasks.stages.trial_scores import Scoring, TrialResult, ranking_spec
+from headway.tasks.stages.trial_scores import Scoring, TrialResult, ranking_spec, require_own
 from headway.training.evaluation.statistics import paired_difference_over_seeds
 
 CODE = (*SCORING, "headway.tasks.stages.finalists")
@@ -87,7 +87,10 @@ def compare_finalists(
         "libraries": {name: version(name) for name in ("numpy", "torch")},
     }
     made = find_or_make(context, "finalists", inputs, lambda: _compare(context, scoring, seeds, checkpoints, failed))
-    return context.workspace.load(made, FinalistsVerdict)
+    verdict = context.workspace.load(made, FinalistsVerdict)
+    compared = (*verdict.first.checkpoints, *verdict.second.checkpoints)
+    require_own("finalists", inputs, compared, [pair[place] for place in (0, 1) for pair in checkpoints])
+    return verdict
 
 
 def _compare(

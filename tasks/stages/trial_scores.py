@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any, ClassVar, NamedTuple
 
 from headway.data_contracts.sources.reading import SourceSpec
+from headway.data_contracts.store import stages
 from headway.data_contracts.store.documents import Document, Interval, Link, Sha256
 from headway.data_contracts.store.errors import ConfigError, HeadwayError, IntegrityError, TrainingFailed
 from headway.tasks.core.candidate import read_candidate
@@ -196,12 +197,23 @@ def _scored(bench: ScoringHarness, spec: EvaluationSpec, result: TrialResult, at
             inputs = inputs_at_rung(spec, at_step, checkpoint)
         name = result.trial.name if at_step is None else f"{result.trial.name}, step {at_step:,}"
         link = find_or_make(context, "score", inputs, lambda: _score(bench, spec, checkpoint), shown=name)
+        score = context.workspace.load(link, TrialScore)
+        require_own("score", inputs, (score.checkpoint,), (checkpoint,))
     except (TrainingFailed, IntegrityError) as error:
         if not is_permanent(error):
             raise
         return failed(context, result, error)
-    score = context.workspace.load(link, TrialScore)
     return replace(result, score=score)
+
+
+def require_own(stage: str, inputs: Mapping[str, Any], found: Iterable[Link], wanted: Iterable[Link]) -> None:
+    """Raises `IntegrityError`: what is on record is of other checkpoints than these, whose key it lies under."""
+    if tuple(found) != tuple(wanted):
+        raise IntegrityError(
+            "is of another checkpoint than the one it is kept for.",
+            where=stages.record_path(stage, stages.stage_key(stage, inputs)),
+            advice="Delete this file, and run the same command: it is made again.",
+        )
 
 
 def _score(bench: ScoringHarness, spec: EvaluationSpec, checkpoint: Link) -> StageOutput:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from headway.data_contracts.drafting import profile as profile_module
-from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile, profile_rows
+from headway.data_contracts.drafting.profile import ColumnProfile, StrayValues, TableProfile, profile_rows
 from headway.data_contracts.types.column_types import type_name
 
 
@@ -175,3 +175,12 @@ def test_equal_rows_in_another_order_give_an_equal_profile(monkeypatch: pytest.M
     first = profile({"c": texts})
     random.Random(0).shuffle(texts)
     assert profile({"c": texts}) == first
+
+
+def test_values_that_keep_a_text_from_being_a_number_are_counted_and_the_commonest_are_given() -> None:
+    numbers = [f"{n}.5" for n in range(95)]
+    assert column([*numbers, "none", "oops", "none", None]).stray == StrayValues(3, ("none", "oops"))
+    assert column(["1.234,50", "-2", "3e5", "1'000"] * 20).stray is None
+    assert column([*numbers, *["word"] * 20]).stray is None
+    assert column(["2025-01-25", "1.2.2025"] * 50).stray is None
+    assert column([*numbers, "ada@example.org"]).stray is None

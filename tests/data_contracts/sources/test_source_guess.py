@@ -381,6 +381,8 @@ def test_a_first_column_without_a_name_is_seen_behind_a_byte_order_mark(tmp_path
         ("day\n25/25/2025\n", (), False),
         ("day\n25/01/2025\nunknown\n", (), False),
         ("day\n2025-01-25\n", (), False),
+        ("day\n2025-01-25\n26.01.2025\n2025-01-27 10:30\n", ("%d.%m.%Y",), False),
+        ("day\n2025-01-25\n01/26/2025\n", ("%m/%d/%Y",), False),
         ('day,"a, b"\n"25/01/2025","1, 2"\n,\n', ("%d/%m/%Y",), False),
     ],
 )

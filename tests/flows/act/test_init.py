@@ -538,6 +538,39 @@ def test_how_programs_write_numbers_and_gaps_is_found_and_said(headway: Headway,
 
 
 @pytest.mark.process
+def test_a_header_among_the_rows_stray_cells_and_mistyped_classes_are_said(headway: Headway, tmp_path: Path) -> None:
+    lines = [f"{n}.5,{n % 60 or 'k.A.'},{n % 3}.5,{'yes' if n % 2 else 'no'}" for n in range(NUM_ROWS)]
+    header = "amount,visits,rate,churn"
+    (tmp_path / "rows.csv").write_text("\n".join([header, *lines, header, "7.5,oops,1,yse", "8.5,9,1,No ", ""]))
+    drafted = headway("contract", "init", "rows.csv", "--label", "churn")
+    assert drafted.code == 0, drafted.err
+    assert (
+        "header       stands among the rows, too, by `amount` and `visits` and `rate`: take that line out"
+        in drafted.out
+    )
+    assert "`visits` is text, though nearly all of it are numbers;" in drafted.out
+    assert "`amount` is text, though" not in drafted.out
+    assert "values are none, such as 'k.A.', 'oops', 'visits': correct them, or say `source.csv.nulls`" in drafted.out
+    assert "rare         'No ' in 1 row, 'churn' in 1 row, 'yse' in 1 row: a class each. If they are" in drafted.out
+    assert "alike        'No ' and 'no': a class each, though case and spaces alone differ: write" in drafted.out
+    assert f"amount (text, though {NUM_ROWS + 2} of {NUM_ROWS + 3} values are numbers)" in drafted.out
+    (tmp_path / "one.csv").write_text("\n".join(["x,y", *(f"{n}.5,{n % 2}" for n in range(NUM_ROWS)), "oops,1", ""]))
+    refused = headway("contract", "init", "one.csv", "--label", "y")
+    assert "Of `x` nearly all values are numbers; correct those that are none, such as 'oops'." in refused.err
+
+
+@pytest.mark.process
+def test_two_classes_written_with_a_fraction_are_said_to_be_drafted_as_a_number(
+    headway: Headway, tmp_path: Path
+) -> None:
+    rows = "".join(f"{n % 90}.25,{'' if n == 7 else n % 2 / 1}\n" for n in range(NUM_ROWS))
+    (tmp_path / "rows.csv").write_text(f"x,paid\n{rows}")
+    drafted = headway("contract", "init", "rows.csv", "--label", "paid")
+    assert drafted.code == 0, drafted.err
+    assert "two values   paid is 0 or 1, and has fractions. If these are classes, write them as whole" in drafted.out
+
+
+@pytest.mark.process
 def test_moments_that_are_texts_are_told_how_to_be_read_and_then_are(headway: Headway, tmp_path: Path) -> None:
     rows = "".join(
         f'{{"at": "2026-01-{n % 28 + 1:02}T00:{n % 60:02}:{n // 60:02}", "x": {n % 7}}}\n' for n in range(99)

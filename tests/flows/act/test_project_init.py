@@ -102,6 +102,13 @@ def test_nothing_is_overwritten_and_what_cannot_be_drafted_leaves_nothing(headwa
     assert unnamed.code == 2 and "my-project" in unnamed.err
 
 
+def test_a_file_in_place_of_a_name_is_told_how_it_is_drafted_from(headway: Headway, tmp_path: Path) -> None:
+    (tmp_path / "my sales.csv").write_text("a,b\n1,2\n")
+    refused = headway("init", "my sales.csv")
+    assert refused.code == 2 and "is a file, and a project is called by a name." in refused.err
+    assert "`headway init my-sales --data 'my sales.csv'`" in refused.err
+
+
 @pytest.mark.parametrize("of_a_person", ["deployments/demo.pipeline.yaml", "deployments/profiles.yaml"])
 def test_a_file_of_a_persons_keeps_all_others_from_being_written(
     headway: Headway, tmp_path: Path, of_a_person: str

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from headway.data_contracts.store import stages
 from headway.data_contracts.store.documents import CheckpointManifest, Interval, Link, RunSpec, ShardManifest
 from headway.data_contracts.store.errors import ConfigError, RunStopped
 from headway.tasks.core.candidate import read_candidate, require_files
 from headway.tasks.core.context import RunContext
+from headway.tasks.core.run_result import checkpoint_at
 from headway.tasks.core.stage import StageOutput
 from headway.tasks.search.trials_spec import Trial
 from headway.tasks.stages import trial_scores
@@ -174,6 +176,24 @@ def test_a_checkpoint_that_is_damaged_before_it_is_scored_is_trained_again(bench
     bench.context.workspace.local_path(tensors).write_bytes(b"torn")
     (result,) = bench.at(30, 1, spec=spec)
     assert result.error is None and bench.scored == [30] and len(bench.trained) == 2
+
+
+def test_a_score_of_another_checkpoint_ranks_no_trial(bench: Bench) -> None:
+    bench.at(30, 1, 2)
+    workspace, spec = bench.context.workspace, EvaluationSpec()
+    reached = [checkpoint_at(bench.context, bench.planned(number).run, 30) for number in (1, 2)]
+    one, other = (
+        stages.stage_key("score", trial_scores.inputs_at_rung(spec, 30, each.link)) for each in reached if each
+    )
+    taken = stages.recorded(workspace, "score", other)
+    found = stages.recorded(workspace, "score", one)
+    assert taken is not None and found is not None
+    workspace.remove(stages.record_path("score", one))
+    stages.record(workspace, "score", found.inputs, taken.document)
+    first, second = bench.at(30, 1, 2)
+    assert first.score is None and second.error is None
+    assert first.error is not None and "is of another checkpoint" in str(first.error)
+    assert f"stages/score/{one}.json" in str(first.error)
 
 
 @pytest.mark.parametrize("spec", [HERE, AS_JOBS], ids=launched)
