@@ -15,6 +15,7 @@ from typing import Any
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.leftovers import scratch_folder
+from headway.data_contracts.store.plain_text import one_line
 from headway.data_contracts.store.regular_files import read_regular
 from headway.data_contracts.store.strict_json import parse_json
 from headway.tasks.search.optuna_files import SQLITE_MAGIC, study_storage
@@ -24,6 +25,8 @@ from headway.tasks.search.values import Settings, Value, shown
 WHERE = "trials.warm_start"
 MAX_BYTES = 2**26
 """Of a file: a thousand trials take one."""
+MAX_TRIALS = 10_000
+MAX_REASON_CHARS = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,10 +67,15 @@ def read_earlier(file: Path, space: Space, max_steps: int) -> EarlierTrials:
         raise _unusable(file, f"cannot be read ({error.strerror})") from error
     try:
         search = _search_in(data)
+        if search is not None and not isinstance(search.get("trials"), list):
+            raise ValueError("it has no list of trials")
         found = list(_of_study(data, max_steps) if search is None else _of_search(search, max_steps))
     # Whatever Optuna makes of a file that is none of its own: an assertion, a missing key, no JSON.
     except Exception as error:
-        raise _unusable(file, f"is neither a search's trials.json nor a study of Optuna's ({error})") from error
+        reason = one_line(str(error), MAX_REASON_CHARS) or type(error).__name__
+        raise _unusable(file, f"is neither a search's trials.json nor a study of Optuna's ({reason})") from error
+    if len(found) > MAX_TRIALS:
+        raise _unusable(file, f"has {len(found):,} trials, more than {MAX_TRIALS:,}")
     fitting = [
         Outcome(settings=settings, values=each.values, has_failed=each.has_failed)
         for each in found
@@ -115,7 +123,10 @@ def _of_study(data: bytes, max_steps: int) -> Iterator[Outcome]:
         (scratch / "study").write_bytes(data)
         is_sqlite = data.startswith(SQLITE_MAGIC)
         storage = stack.enter_context(study_storage(scratch / "study", is_sqlite=is_sqlite))
-        (name,) = optuna.get_all_study_names(storage)  # of several nobody could tell which is meant
+        names = optuna.get_all_study_names(storage)
+        if len(names) != 1:
+            raise ValueError(f"it holds {len(names)} studies, and is to hold one")
+        (name,) = names
         study = optuna.load_study(study_name=name, storage=storage)
         trials, direction = study.get_trials(), study.direction
     sign = -1.0 if direction is StudyDirection.MAXIMIZE else 1.0

@@ -10,6 +10,7 @@ import ast
 import math
 import operator
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -80,7 +81,9 @@ def parse(text: str) -> Expression:
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"an expression has at most {MAX_CHARACTERS} characters, and this one {len(text):,}")
     try:
-        tree = ast.parse(_PLACE.sub(r"[\1]", text.strip()), mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what Python finds odd, such as `0x1for`, is refused or means what it says
+            tree = ast.parse(_PLACE.sub(r"[\1]", text.strip()), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise ValueError(f"`{text}` is no expression ({reason}): use {_KNOWN}") from error
@@ -91,6 +94,8 @@ def parse(text: str) -> Expression:
 
 def _require_known(node: ast.expr, text: str, names: set[str]) -> None:
     match node:
+        case ast.Constant(value=float(value)) if not math.isfinite(value):
+            raise ValueError(f"`{text}`: a number of it is too large")
         case ast.Constant(value=bool() | int() | float() | str() | None):
             return None
         case ast.Name() | ast.Attribute() | ast.Subscript():

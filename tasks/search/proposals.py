@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 ASKED_PER_TRIAL: Mapping[str, int] = {"tpe": 100, "gp": 2}
 """Proposals, at most, for each trial that a round is to have: in a small space they repeat what was tried, and one of a
 Gaussian process takes a second. Draws take the place of what is missing then."""
+MOST_FOR_GP = 300
+"""Trials of an earlier search, the best ones: a Gaussian process takes the cube of their number."""
 WANTED_PER_TRIAL = 10
 """Of those, such as can be trained; and draws."""
 REFUSED_PER_TRIAL = 20
@@ -80,6 +82,8 @@ def next_round(
         return drawn[number * per_round : (number + 1) * per_round]
     assert spec.draws is not None  # as the spec has it
     outcomes = [record.outcome for record in records] if number else earlier
+    if spec.method == "gp" and not number:
+        outcomes = outcomes[:MOST_FOR_GP]
     asked = islice(_asked(spec, number, outcomes, max_steps), ASKED_PER_TRIAL[spec.method] * spec.draws)
     first = [] if number else [earlier[0].settings]
     proposed = islice(_trainable(spec, configuration, chain(first, asked), settle), WANTED_PER_TRIAL * spec.draws)

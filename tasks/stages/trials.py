@@ -183,6 +183,10 @@ def _find_usable_rung(context: RunContext, each: PlannedTrial, pause: Pause) -> 
     if (record := find_intact(context, "rung", _rung_inputs(each, pause.step))) is None:
         return None
     rung = context.workspace.load(record.document, Rung)
+    if (problem := _of_another(context, each, rung)) is not None:
+        context.ledger.event("stage.damaged", stage="rung", message=problem)
+        context.workspace.remove(stages.record_path("rung", record.key))
+        return None
     if find_intact(context, "score", inputs_at_rung(pause.evaluation, pause.step, rung.checkpoint)) is not None:
         return rung
     try:
@@ -192,6 +196,19 @@ def _find_usable_rung(context: RunContext, each: PlannedTrial, pause: Pause) -> 
         context.workspace.remove(stages.record_path("rung", record.key))
         return None
     return rung
+
+
+def _of_another(context: RunContext, each: PlannedTrial, rung: Rung) -> str | None:
+    """What a record says that cannot be of this trial; None: nothing."""
+    try:
+        run = context.workspace.load(rung.checkpoint, CheckpointManifest).run
+    except (IntegrityError, FileNotFoundError) as error:
+        return str(error)
+    if run != each.run:
+        return f"its checkpoint is of run {run.sha256[:16]}, and not of {each.run.sha256[:16]}"
+    if not 0 < rung.trained_step <= each.trial.training.max_steps:
+        return f"it says step {rung.trained_step:,} of {each.trial.training.max_steps:,}"
+    return None
 
 
 def _rung(context: RunContext, each: PlannedTrial, spec: LaunchSpec, tracking_uri: str, step: int) -> StageOutput:

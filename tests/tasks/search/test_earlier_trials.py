@@ -102,8 +102,9 @@ def test_of_a_measure_that_rises_the_highest_is_best(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (None, "cannot be read"),
-        ("", "neither a search's trials.json"),
-        ("{}", "neither a search's trials.json"),
+        ("", "it holds 0 studies, and is to hold one"),
+        ("[1, 2]", "neither a search's trials.json"),
+        ("{}", "it has no list of trials"),
         ('{"greater_is_better": 1, "trials": 7}', "neither a search's trials.json"),
         ("{\n[[[[", "neither a search's trials.json"),
         ('{"op_code": 99, "worker_id": "x"}\n{"op_code": 0}\n', "neither a search's trials.json"),

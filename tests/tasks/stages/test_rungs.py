@@ -196,6 +196,22 @@ def test_a_score_of_another_checkpoint_ranks_no_trial(bench: Bench) -> None:
     assert f"stages/score/{one}.json" in str(first.error)
 
 
+def test_a_rung_of_another_run_or_of_no_such_step_is_none_of_a_trial(bench: Bench) -> None:
+    first = bench.at(30, 1, 2)
+    workspace, planned = bench.context.workspace, bench.planned(1)
+    key = stages.stage_key("rung", {"run": planned.run.sha256, "step": 30})
+    found = stages.recorded(workspace, "rung", key)
+    assert found is not None
+    own = workspace.load(found.document, module.Rung)
+    other = checkpoint_at(bench.context, bench.planned(2).run, 30)
+    assert other is not None
+    for forged in (own.model_copy(update={"checkpoint": other.link}), own.model_copy(update={"trained_step": 10**18})):
+        workspace.remove(stages.record_path("rung", key))
+        stages.record(workspace, "rung", found.inputs, workspace.publish_document(forged))
+        assert bench.at(30, 1, 2) == first, "found anew, from the run's own checkpoint"
+    assert len(bench.trained) == 2
+
+
 @pytest.mark.parametrize("spec", [HERE, AS_JOBS], ids=launched)
 def test_a_pause_is_shown_as_a_stop_and_an_end_as_an_end(bench: Bench, spec: LaunchSpec) -> None:
     bench.at(30, 1, spec=spec)
