@@ -45,9 +45,7 @@ def test_steps_past_the_end_of_a_run_go_by_its_last_learning_rate(shared_project
     assert all(bool(torch.isfinite(tensor).all()) for tensor in learner.tensors().values())
 
 
-def test_learning_rates_are_tried_at_the_batch_that_a_run_begins_with(
-    shared_project, tiny_training, monkeypatch
-) -> None:
+def test_rates_are_tried_at_the_batch_that_a_run_begins_with(shared_project, tiny_training, monkeypatch) -> None:
     small = tiny_training.global_batch_sequences
     ramp = BatchRampSpec(from_sequences=small, at_steps=(2,))
     trials, trial = trials_of(shared_project, batch_ramp=ramp, global_batch_sequences=2 * small)
