@@ -137,9 +137,11 @@ class Tuner:
     def _micro_batches(self) -> Iterator[MicroBatch]:
         """Up to the first that cannot run: larger ones need more."""
         spec, world = self._training, self._best.launch.world_size
-        for each in advice.larger(spec.micro_batch_sequences, spec.global_batch_sequences, MICRO_BATCHES):
+        whole, ramp = spec.global_batch_sequences, spec.batch_ramp
+        for each in advice.larger(spec.micro_batch_sequences, whole, MICRO_BATCHES):
             wanted = spec.model_copy(update={"micro_batch_sequences": each})
-            if not can_share(wanted, world):
+            cuts_first = ramp is None or ramp.problem(global_batch=whole, micro_batch=each) is None
+            if not cuts_first or not can_share(wanted, world):
                 return
             trial = self._trial().model_copy(update={"micro_batch_sequences": each})
             try:

@@ -21,11 +21,17 @@ class BatchGrowth:
         ramp = spec.batch_ramp
         self._by_noise = ramp if ramp is not None and ramp.by == "noise_scale" else None
         self.phases = spec.batch_phases
+        self._rows = spec.first_batch_sequences
         self.restart()
 
     def restart(self) -> None:
         """Forget what was measured: the run starts from its first step. What has been decided stays."""
         self._num_measured, self._measured_rows = 0, 0
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether a later batch may be larger than that of the last step that was taken in."""
+        return self._rows < self._final_rows
 
     def take(self, window: int, *, is_measured: bool, noise_scale: float | None) -> None:
         """Take in a step that was trained on this window. The batch may grow from the next window on.
@@ -35,6 +41,7 @@ class BatchGrowth:
             noise_scale: in rows, after the step.
         """
         spec, rows = self._by_noise, self.phases.at(window).rows
+        self._rows = rows
         if spec is None or not is_measured:
             return
         # Of each size anew: the mean still looks back at steps before, and is to say something of this one.

@@ -141,15 +141,17 @@ def prefetched_by_phase(
 
     Args:
         phases: as they are known; asked at each window, since a batch may grow by what the one before came to.
-        on_growth: told of the first window of a phase that does not begin the range, and of both phases.
+        on_growth: told of the first window of each phase but the first, and of both phases.
     """
 
     def made() -> Generator[StepBatches]:
-        window, before = windows.start, None
+        window = windows.start
+        # A run that was cut between two sizes has told nobody of the second.
+        before = phases().at(max(0, window - 1))
         while window < windows.stop:
             known = phases()
             phase = known.at(window)
-            if before is not None:
+            if phase != before:
                 on_growth(window, before, phase)
             stop = windows.stop if (end := known.end_of(phase)) is None else min(end, windows.stop)
             with prefetched(batches_of(phase), loader, start=window, stop=stop) as batches:

@@ -17,6 +17,7 @@ class StopConditions:
     Args:
         is_requested: whether somebody asked for a stop, such as by SIGTERM.
         bound: until when this attempt may go on.
+        may_double: whether a step may come that takes twice as long as any before.
         clock: Unix time in seconds.
     """
 
@@ -24,9 +25,14 @@ class StopConditions:
     """Why this rank wants to stop; None while it does not, and when only another one does."""
 
     def __init__(
-        self, is_requested: Callable[[], bool], bound: StopRequest, *, clock: Callable[[], float] = time.time
+        self,
+        is_requested: Callable[[], bool],
+        bound: StopRequest,
+        *,
+        may_double: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._is_requested, self._bound, self._clock = is_requested, bound, clock
+        self._is_requested, self._bound, self._may_double, self._clock = is_requested, bound, may_double, clock
         self._last_s, self._longest_step_s, self._longest_save_s = clock(), 0.0, 0.0
 
     def begin(self) -> None:
@@ -53,7 +59,8 @@ class StopConditions:
     def _look(self, now_s: float) -> None:
         self._last_s = now_s
         # One more step, and twice the slowest save so far: a disk may be slower at the end than it was.
-        margin_s = MIN_MARGIN_S + self._longest_step_s + 2 * self._longest_save_s
+        step_s = (2 if self._may_double() else 1) * self._longest_step_s
+        margin_s = MIN_MARGIN_S + step_s + 2 * self._longest_save_s
         # The request first: where both hold, a person's wish is the reason that is shown.
         if self._is_requested():
             self.reason = "requested"

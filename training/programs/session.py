@@ -139,7 +139,7 @@ class _Session:
         self._halved_micro_batch = rows if rows != configured else None
         self._known_good: set[int] = set()
         self._saved_s = 0.0
-        self._stop = StopConditions(lambda: rank.stop_requested, rank.stop_at)
+        self._stop = StopConditions(lambda: rank.stop_requested, rank.stop_at, may_double=lambda: self._growth.may_grow)
         self._profiler = StepProfiler(rank, run_dir, self._spec.profile)
         self._validates_on, self._num_best_lost = validates_on, 0
 

@@ -181,7 +181,9 @@ class _Trials:
         if not factors:
             return []
         learner, losses = self._learner(trial), list[float]()
-        batches = RankBatches(self._reader, self._training, share=learner.share, device=self._group.device)
+        # A run begins with its first batch, and so does a ramp's learning rate.
+        first = self._training.batch_phases.phases[0]
+        batches = RankBatches(self._reader, self._training, share=learner.share, device=self._group.device, phase=first)
         with prefetched(batches, trial.loader, start=0, stop=len(factors)) as made:
             for number, (micro_batches, factor) in enumerate(zip(made, factors, strict=True)):
                 sums = learner.exchange(learner.backward(number, micro_batches), stop=False)

@@ -15,6 +15,7 @@ from headway.flows.config.pipeline_spec import PipelineSpec, load_pipeline
 from headway.flows.config.request import TuneRequest
 from headway.flows.tune import measuring
 from headway.flows.tune.measuring import Tuner, working_folder
+from headway.training.config.training_spec import TrainingSpec
 from headway.training.programs.tuning_request import TrialTimes, TuningAnswer, TuningTrial
 
 
@@ -90,3 +91,22 @@ def test_a_value_that_cannot_run_is_found_among_those_of_one_gang(project: Path)
     broken = Scripted(pipeline, {2: None, 4096: 0.5})
     with pytest.raises(TrainingFailed):
         broken._compared("bucket size", "training.bucket_bytes", now, [4096], str)
+
+
+@pytest.mark.parametrize(
+    ("ramp", "tried"),
+    [
+        (None, [2, 4, 8, 16, 32]),
+        ({"from_sequences": 8, "at_steps": [3, 7]}, [2, 4, 8]),
+        ({"from_sequences": 8, "by": "noise_scale"}, [2, 4]),
+    ],
+)
+def test_no_micro_batch_is_tried_that_the_first_batch_of_a_ramp_is_not_made_of(
+    project: Path, ramp: dict[str, Any] | None, tried: list[int]
+) -> None:
+    pipeline = load_pipeline(project / "tiny.yaml")
+    sizes = {"global_batch_sequences": 32, "micro_batch_sequences": 2, "batch_ramp": ramp}
+    training = TrainingSpec.model_validate(pipeline.training.model_dump(mode="json") | sizes)
+    launch = pipeline.launch.model_copy(update={"nodes": 1, "ranks_per_node": 1})
+    tuner = Scripted(pipeline.model_copy(update={"training": training, "launch": launch}), {1: 1.0})
+    assert [each.sequences for each in tuner._micro_batches()] == tried

@@ -91,3 +91,13 @@ def test_a_schedule_needs_no_state_and_a_damaged_one_is_no_state():
     for damaged in ({}, {"batch_growth": "7"}, {"batch_growth": '{"windows": [1]}'}):
         with pytest.raises(IntegrityError, match="sizes of its batches"):
             BatchGrowth(BY_NOISE).load(damaged)
+
+
+def test_a_batch_may_grow_until_a_step_of_the_largest_was_taken():
+    by_schedule = TrainingSpec.model_validate({"batch_ramp": {"from_sequences": 8, "at_steps": [2, 4]}, **SIZES})
+    growth, may = BatchGrowth(by_schedule), []
+    for window in range(6):
+        may.append(growth.may_grow)
+        growth.take(window, is_measured=False, noise_scale=None)
+    assert may == [True] * 5 + [False]
+    assert not BatchGrowth(TrainingSpec()).may_grow

@@ -66,7 +66,10 @@ def test_batches_made_ahead_are_those_of_their_steps(reader, tiny_training, opti
 def test_batches_grow_where_they_were_decided_to_however_late_and_no_row_is_lost_or_read_twice(
     reader, tiny_training, start, is_known
 ):
-    """Windows 0 to 2 of 8 rows, to 6 of 16, then 32; decided before the range begins, or by the step before."""
+    """Windows 0 to 2 of 8 rows, to 6 of 16, then 32; decided before the range begins, or by the step before.
+
+    A range that begins with a size tells of it too: the run may have been cut there.
+    """
     doublings, stop = (3, 7), 12
     whole = BatchPhases.of(8).doubled_at(*doublings)
     known = [whole if is_known else BatchPhases.of(8).doubled_at(*(each for each in doublings if each <= start))]
@@ -91,7 +94,7 @@ def test_batches_grow_where_they_were_decided_to_however_late_and_no_row_is_lost
             found.append(window)
             known[0] = BatchPhases.of(8).doubled_at(*(each for each in doublings if is_known or each <= window + 1))
     assert found == list(range(start, stop))
-    grown = [(window, whole.at(window - 1), whole.at(window)) for window in doublings if window > start]
+    grown = [(window, whole.at(window - 1), whole.at(window)) for window in doublings if window >= start]
     assert sorted(told) == sorted(2 * grown)
 
 

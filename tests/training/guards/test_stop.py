@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headway.training.guards.stop import MIN_MARGIN_S, StopConditions
 from headway.training.launch.base.stop_request import NEVER, StopRequest
 
@@ -76,3 +78,13 @@ def test_a_long_restore_takes_nothing_from_the_time_for_steps():
     clock = Clock()
     steps_until_stop(StopRequest(at_unix_s=1100), clock, step_s=2, restore_s=40)
     assert 1100 - clock.now_s <= 2 * 2 + MIN_MARGIN_S
+
+
+@pytest.mark.parametrize(("may_double", "num_steps"), [(True, 2), (False, 3)])
+def test_where_a_batch_may_grow_no_step_begins_without_time_for_twice_as_long_a_one(may_double, num_steps):
+    clock, bound = Clock(), StopRequest(at_unix_s=1100)
+    stop, ends = StopConditions(lambda: False, bound, may_double=lambda: may_double, clock=clock), []
+    while not ends or not stop():
+        clock.now_s += 30
+        ends.append(clock.now_s)
+    assert len(ends) == num_steps

@@ -7,9 +7,11 @@ from typing import Any, cast
 
 import torch
 
+from headway.training.config.batch_ramp import BatchRampSpec
 from headway.training.config.loader_spec import LoaderSpec
 from headway.training.config.shards import TRAIN
 from headway.training.data.load.shard_reader import ShardReader
+from headway.training.engine.learner import Learner
 from headway.training.engine.run_documents import load_run_documents
 from headway.training.observe.heartbeat import Heartbeat
 from headway.training.programs.tuning_request import TuningTrial
@@ -22,13 +24,17 @@ class NoLedger:
         pass
 
 
-def test_steps_past_the_end_of_a_run_go_by_its_last_learning_rate(shared_project, monkeypatch) -> None:
-    documents = load_run_documents(shared_project.workspace, shared_project.publish_run().link)
-    documents = replace(documents, training=documents.training.model_copy(update={"max_steps": 4}))
-    reader = ShardReader(shared_project.workspace, documents.manifest, TRAIN)
+def trials_of(project: Any, **changes: object) -> tuple[_Trials, TuningTrial]:
+    documents = load_run_documents(project.workspace, project.publish_run().link)
+    documents = replace(documents, training=documents.training.model_copy(update=changes))
+    reader = ShardReader(project.workspace, documents.manifest, TRAIN)
     alone = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
     trials = _Trials(documents, reader, alone, Heartbeat(cast(Any, NoLedger()), "tune"))
-    trial = TuningTrial(bucket_bytes=documents.training.bucket_bytes, loader=LoaderSpec())
+    return trials, TuningTrial(bucket_bytes=documents.training.bucket_bytes, loader=LoaderSpec())
+
+
+def test_steps_past_the_end_of_a_run_go_by_its_last_learning_rate(shared_project, monkeypatch) -> None:
+    trials, trial = trials_of(shared_project, max_steps=4)
     learner = trials._learner(trial)
     rates, update = list[float](), learner.update
     monkeypatch.setattr(learner, "update", lambda *arguments: rates.append(update(*arguments)))
@@ -37,3 +43,18 @@ def test_steps_past_the_end_of_a_run_go_by_its_last_learning_rate(shared_project
             step(None)
     assert rates[3:] == rates[3:4] * 5 and min(rates) >= 0
     assert all(bool(torch.isfinite(tensor).all()) for tensor in learner.tensors().values())
+
+
+def test_rates_are_tried_at_the_batch_that_a_run_begins_with(shared_project, tiny_training, monkeypatch) -> None:
+    small = tiny_training.global_batch_sequences
+    ramp = BatchRampSpec(from_sequences=small, at_steps=(2,))
+    trials, trial = trials_of(shared_project, batch_ramp=ramp, global_batch_sequences=2 * small)
+    sizes, backward = list[int](), Learner.backward
+
+    def counted(learner: Learner, step: int, micro_batches: Any) -> Any:
+        sizes.append(len(micro_batches) * tiny_training.micro_batch_sequences)
+        return backward(learner, step, micro_batches)
+
+    monkeypatch.setattr(Learner, "backward", counted)
+    assert len(trials._range_test(trial, (1e-3, 1e-2, 1e-1))) == 3
+    assert sizes == [small] * 3
