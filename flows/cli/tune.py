@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from headway.flows.config.request import TuneRequest
 from headway.flows.console.options import AsJson, Pipeline, StopAfter, StopAt, WorkspaceUri
 from headway.flows.console.stop_options import stop_fields
 from headway.training.observe.process_ends import process_start_unix_s
+
+if TYPE_CHECKING:
+    from headway.tasks.tuning.record import Tuning
 
 
 def tune(
@@ -55,12 +58,18 @@ def _run(request: TuneRequest, started_unix_s: float, *, as_json: bool) -> None:
     from headway.flows.tune.report import print_advice, print_tuning
 
     view = watch_flows(started_unix_s, as_json=as_json)
-    tuning, advice, page = tune_here(request)
-    if isinstance(view, JsonLines):
-        view({"event": "tuning", **tuning.model_dump(mode="json")})
-        if advice is not None:
-            view({"event": "tuning.advice", "page": page, **advice.model_dump(mode="json")})
+
+    def tuned(tuning: Tuning) -> None:
+        if isinstance(view, JsonLines):
+            view({"event": "tuning", **tuning.model_dump(mode="json")})
+        else:
+            print_tuning(tuning)
+
+    advised = tune_here(request, tuned)
+    if advised is None:
         return
-    print_tuning(tuning)
-    if advice is not None:
+    advice, page = advised
+    if isinstance(view, JsonLines):
+        view({"event": "tuning.advice", "page": page, **advice.model_dump(mode="json")})
+    else:
         print_advice(advice, page)

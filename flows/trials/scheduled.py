@@ -27,6 +27,7 @@ from headway.tasks.ownership.current_search import Due
 from headway.tasks.ownership.pipeline_history import SearchRecord, iso_utc
 from headway.tasks.search.trials_spec import DECIDES_NOTHING
 from headway.tasks.stages.launch import describe_run, num_training_rows
+from headway.tasks.stages.starting_point import checkpoint_today
 
 
 def settings_of(pipeline: PipelineSpec) -> Sha256:
@@ -34,7 +35,7 @@ def settings_of(pipeline: PipelineSpec) -> Sha256:
     parts = {
         "trials": wanted_trials(pipeline).model_dump(mode="json", exclude=set(DECIDES_NOTHING)),
         "training": pipeline.training.identity,
-        "shards": pipeline.shards.model_dump(mode="json"),
+        "shards": pipeline.shards.identity,
     }
     return sha256_of(parts)
 
@@ -96,9 +97,13 @@ def _started(run: RunContext, pipeline: PipelineSpec, due: Due, settings: Sha256
         return newest
     run.ledger.event("search.started", message="a search begins, in what is left of the window")
     receipt, manifest = shards_of_today(run, pipeline)
-    # Of the settings of the file: it stands for the code and the environment that all trials have, whenever they train.
+    # Of the settings of the file: it stands for the code, the environment and the start that all trials have, whenever
+    # they train. The retrain of each window may move the alias that the start is named by.
     training = pipeline.training.for_rows(num_training_rows(run, manifest))
-    base = run.workspace.publish_document(describe_run(run, training, manifest).run)
+    described = describe_run(run, training, manifest).run
+    if training.start_from is not None:
+        described = described.model_copy(update={"start": checkpoint_today(run, training.start_from)})
+    base = run.workspace.publish_document(described)
     started = SearchRecord(
         state="started",
         started_unix_s=time.time(),

@@ -42,7 +42,7 @@ def search_and_register(
     """Train a model with each of several settings, rank them, and continue with the best as a retrain does.
 
     Args:
-        base: a run whose code and environment the trials are to have; None: what there is now.
+        base: a run whose code, environment and start the trials are to have; None: what there is now.
     """
     # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
     found = search(

@@ -34,7 +34,7 @@ def render_html(advice: Advice) -> str:
 
 def _rates(advice: Advice) -> str:
     found = advice.learning_rates
-    limit = CLIPPED * max(found.losses[:1])
+    limit = found.losses[0] + (CLIPPED - 1) * abs(found.losses[0])
     raw = [(rate, loss) for rate, loss in zip(found.rates, found.losses, strict=False) if loss <= limit]
     smooth = [(rate, loss) for rate, loss in zip(found.rates, found.smoothed, strict=False) if loss <= limit]
     x = Axis.over("learning rate", found.rates, scale="log")

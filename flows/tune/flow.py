@@ -5,6 +5,7 @@ snapshot ─► validate ─► shard ─► ranks ─► buckets ─► loader 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from headway.flows.config.pipeline_file import pipeline_file
@@ -21,16 +22,20 @@ from headway.tasks.tuning.advice import Advice
 from headway.tasks.tuning.record import Tuning
 
 
-class Tuned(NamedTuple):
-    tuning: Tuning
-    advice: Advice | None
-    """None: none was asked for."""
+class Advised(NamedTuple):
+    advice: Advice
     page: str
-    """Where it is shown; empty: nowhere."""
+    """Where it is shown."""
 
 
-def tune_here(request: TuneRequest) -> Tuned:
-    """Raises: as a retrain, up to its training."""
+def tune_here(request: TuneRequest, on_tuned: Callable[[Tuning], None]) -> Advised | None:
+    """Measure, and advise where that was asked for.
+
+    Args:
+        on_tuned: told what was measured before anything is tried for advice, which may fail or be stopped.
+
+    Raises: as a retrain, up to its training.
+    """
     with session(request) as (run, pipeline):
         with run.ledger.span("check"):
             check_contract(pipeline, pipeline_file(request.pipeline).path)
@@ -38,11 +43,12 @@ def tune_here(request: TuneRequest) -> Tuned:
         receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
         manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
         tuner = Tuner(run, pipeline, manifest, rounds=request.rounds)
-        tuning = tuner.tune()
+        on_tuned(tuner.tune())
         if not request.advise:
-            return Tuned(tuning, None, "")
+            return None
         advice = tuner.advise()
-        place = f"{record.FOLDER}/{pipeline.pipeline}-advice"
+        # A name of a pipeline has no dot: what was measured of another one is not replaced.
+        place = f"{record.FOLDER}/{pipeline.pipeline}.advice"
         run.workspace.publish_json(f"{place}.json", advice.model_dump(mode="json"))
         run.workspace.publish(f"{place}.html", render_html(advice).encode())
-        return Tuned(tuning, advice, run.workspace.uri_of(f"{place}.html"))
+        return Advised(advice, run.workspace.uri_of(f"{place}.html"))

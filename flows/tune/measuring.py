@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from headway.data_contracts.store.documents import Link, RunSpec
 from headway.data_contracts.store.errors import ConfigError, RunBusy, TrainingFailed
 from headway.data_contracts.store.plain_text import one_line
@@ -27,7 +29,7 @@ from headway.tasks.tuning.machine import machine_here
 from headway.tasks.tuning.record import TunedSetting, Tuning
 from headway.tasks.tuning.taken import INTERVAL_KEYS
 from headway.training.config.execution import ExecutionSpec
-from headway.training.config.training_spec import can_share
+from headway.training.config.training_spec import TrainingSpec, can_share
 from headway.training.frozen.code_archive import freeze_code
 from headway.training.launch.base.gang import for_stepless_work
 from headway.training.launch.base.retry_budget import AttemptRecords
@@ -120,9 +122,7 @@ class Tuner:
         spec, now = self._training, self._pipeline.training
         with working_folder(self._folder):
             scale = advice.factors()
-            answer = self._gang(self._best, (self._trial(),), rounds=1, lr_factors=tuple(scale))
-            rates = LearningRates(rates=tuple(now.optimizer.lr * each for each in scale), losses=answer.losses)
-            self._report(f"learning rates: {len(answer.losses)} of {len(scale)} steps, {_range_of(rates)}")
+            rates = self._range_test(scale)
             batches = tuple(self._micro_batches())
         return Advice(
             pipeline=self._pipeline.pipeline,
@@ -130,18 +130,32 @@ class Tuner:
             measured_unix_s=time.time(),
             global_batch_sequences=spec.global_batch_sequences,
             learning_rate=now.optimizer.lr,
+            matrix_lr=now.optimizer.matrix_lr if now.optimizer.kind == "muon" else None,
             learning_rates=rates,
             micro_batches=batches,
         )
 
+    def _range_test(self, scale: Sequence[float]) -> LearningRates:
+        rates = tuple(self._pipeline.training.optimizer.lr * each for each in scale)
+        try:
+            losses = self._gang(self._best, (self._trial(),), rounds=1, lr_factors=tuple(scale)).losses
+        except TrainingFailed as error:
+            # A model's own code may refuse what so high a rate makes of its weights.
+            return LearningRates(rates=rates, losses=(), failure=self._failure("the range test", error))
+        found = LearningRates(rates=rates, losses=losses)
+        self._report(f"learning rates: {len(losses)} of {len(rates)} steps, {_range_of(found)}")
+        return found
+
     def _micro_batches(self) -> Iterator[MicroBatch]:
         """Up to the first that cannot run: larger ones need more."""
         spec, world = self._training, self._best.launch.world_size
-        whole, ramp = spec.global_batch_sequences, spec.batch_ramp
-        for each in advice.larger(spec.micro_batch_sequences, whole, MICRO_BATCHES):
-            wanted = spec.model_copy(update={"micro_batch_sequences": each})
-            cuts_first = ramp is None or ramp.problem(global_batch=whole, micro_batch=each) is None
-            if not cuts_first or not can_share(wanted, world):
+        for each in advice.larger(spec.micro_batch_sequences, spec.global_batch_sequences, MICRO_BATCHES):
+            wanted = {**self._pipeline.training.model_dump(mode="json"), "micro_batch_sequences": each}
+            try:
+                # What the file may say: a batch that grows begins with whole micro-batches.
+                if not can_share(TrainingSpec.model_validate(wanted), world):
+                    return
+            except ValidationError:
                 return
             trial = self._trial().model_copy(update={"micro_batch_sequences": each})
             try:

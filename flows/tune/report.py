@@ -54,11 +54,16 @@ def rates_line(advice: Advice) -> str:
     found = advice.learning_rates
     beyond = "" if found.diverges_at is None else f"; at {found.diverges_at:g} it diverges"
     now = f"now {advice.learning_rate:g}{beyond}"
+    if found.failure:
+        return f"{found.failure}; {now}"
     if found.wanted is None:
         return f"no rate lowers the loss by more than batches differ; {now}"
     low, high = found.wanted
-    search = f"`vary: {{optimizer.lr: {{log_uniform: [{low:g}, {high:g}]}}}}`"
-    return f"the loss falls from {low:g} to {high:g}: {search}; {now}"
+    search = f"vary: {{optimizer.lr: {{log_uniform: [{low:g}, {high:g}]}}}}"
+    if advice.matrix_lr is not None:
+        # Both were moved, and for most of a model's weights it is the other that counts.
+        search += f", derive: {{optimizer.matrix_lr: {advice.matrix_lr / advice.learning_rate:.6g} * optimizer.lr}}"
+    return f"the loss falls from {low:g} to {high:g}: `{search}`; {now}"
 
 
 def micro_batch_line(advice: Advice) -> str:

@@ -41,16 +41,19 @@ def newest(workspace: Workspace, pipeline: str) -> SearchRecord | None:
 
 def begin(workspace: Workspace, pipeline: str, record: SearchRecord) -> None:
     """Before the first trial trains: should this machine die, the next window knows which search to continue."""
-    _write(workspace, pipeline, record)
+    append(workspace, pipeline, lambda before: _with(before, record), why="search started")
 
 
 def end(workspace: Workspace, pipeline: str, started_unix_s: float, settings: Sha256, state: SearchState) -> None:
-    """It is over, and needs its data no more."""
-    _write(workspace, pipeline, SearchRecord(state=state, started_unix_s=started_unix_s, settings=settings))
+    """It is over, and needs its data no more. One that was started since by another flow run goes on."""
+    record = SearchRecord(state=state, started_unix_s=started_unix_s, settings=settings)
+
+    def ended(before: PipelineEvent) -> PipelineEvent | None:
+        is_newer = before.search is not None and before.search.started_unix_s > started_unix_s
+        return None if is_newer else _with(before, record)
+
+    append(workspace, pipeline, ended, why=f"search {state}")
 
 
-def _write(workspace: Workspace, pipeline: str, record: SearchRecord) -> None:
-    def changed(before: PipelineEvent) -> PipelineEvent:
-        return before.model_copy(update={"event": "search", "search": record})
-
-    append(workspace, pipeline, changed, why=f"search {record.state}")
+def _with(before: PipelineEvent, record: SearchRecord) -> PipelineEvent:
+    return before.model_copy(update={"event": "search", "search": record})

@@ -132,7 +132,7 @@ class SearchRecord(Frozen):
     """Of the data that all its trials are trained on; None, as the two that follow, once it is over."""
     manifest: Link | None = None
     base: Link | None = None
-    """A run with the file's own settings, whose code and environment all trials have."""
+    """A run with the file's own settings, whose code, environment and start all trials have."""
 
     @property
     def started_at(self) -> str:

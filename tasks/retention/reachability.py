@@ -15,13 +15,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.data_contracts.store.documents import RunSpec
+from headway.data_contracts.store.documents import Link, RunSpec
 from headway.data_contracts.store.folder_store import FileEntry, FolderStore
 from headway.data_contracts.store.leftovers import MACHINE, STAGING_SUFFIX, is_held
 from headway.data_contracts.store.places import entries
 from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.published_files import document_path
 from headway.data_contracts.store.references import reached, removal_order
 from headway.tasks.core.lease_records import OWNERS, is_leased
+from headway.tasks.ownership import pipeline_history
+from headway.tasks.ownership.pipeline_history import PIPELINES
 from headway.tasks.registry.retirement import retired_registrations
 from headway.tasks.retention.reference_graph import OF_CHECKPOINT, ReferenceGraph, ReferenceReader, own_digest
 from headway.training.checkpoint.layout import RESULT_NAME
@@ -107,6 +110,8 @@ def _roots(
         if path.startswith(("runs/", "ledger/", f"{OWNERS}/")):
             top, name, *_ = path.split("/")
             folders[f"{'runs' if top == OWNERS else top}/{name}"].append(file)
+    for link in _of_searches(workspace, listed):
+        yield document_path(link), "a search is to be continued"
     documents = {own_digest(path)[:16]: path for path in listed if path.startswith(f"documents/{RunSpec.kind}/")}
     finished: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for folder, files in folders.items():
@@ -124,6 +129,14 @@ def _roots(
             yield documents[folder.rpartition("/")[2]], reason
             # The last checkpoint stays by the result, which names it; earlier ones need not.
             yield from ((file.path, reason) for file in folders[folder] if not OF_CHECKPOINT.match(file.path))
+
+
+def _of_searches(workspace: Workspace, listed: Mapping[str, FileEntry]) -> Iterator[Link]:
+    """What the searches that windows have yet to continue are on: it goes once they are over, unlike other history."""
+    names = {path.split("/")[2] for path in listed if path.startswith(f"refs/{PIPELINES}/")}
+    for search in (pipeline_history.read(workspace, name).search for name in sorted(names)):
+        if search is not None:
+            yield from (link for link in (search.receipt, search.manifest, search.base) if link is not None)
 
 
 def is_running(workspace: Workspace, folder: str, newest_unix_s: float, policy: RetentionPolicy) -> str:

@@ -59,6 +59,9 @@ class ReferenceReader:
         try:
             value = json.loads(data)
             fields = {name: value[name] for name in _FIELDS & value.keys()}
+            if path.startswith(_HISTORY):
+                # What a search has yet to read its newest event alone says, and that is a root.
+                value = {name: each for name, each in value.items() if name != "search"}
             references = references_in(value)
             # The name of a ref's entry is a number, so that it holds its own digest.
             if path.startswith("refs/"):

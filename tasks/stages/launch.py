@@ -264,7 +264,8 @@ def describe_run(
     """Freeze code and environment, and write down everything that decides the weights.
 
     Args:
-        beside: a run that was described just now, and whose code and environment this one is to have.
+        beside: a run whose code and environment this one is to have, and its start, where it has one from the same
+            model.
 
     Raises:
         ConfigError: the recipe, or the model to start from.
@@ -283,7 +284,10 @@ def describe_run(
         else beside.code,
         environment=freeze_environment(context.workspace) if beside is None else beside.environment,
     )
-    return ResolvedStart(run, "") if training.start_from is None else resolve_start(context, run, training.start_from)
+    if training.start_from is None:
+        return ResolvedStart(run, "")
+    is_same = beside is not None and beside.config.get("start_from") == run.config["start_from"]
+    return resolve_start(context, run, training.start_from, beside.start if beside is not None and is_same else None)
 
 
 def _train(

@@ -119,7 +119,7 @@ def search(
 
     Args:
         manifest: the shards of the pipeline file's own settings.
-        base: a run whose code and environment all trials are to have; None: those of now.
+        base: a run whose code, environment and start all trials are to have; None: those of now.
 
     Raises:
         ConfigError: rungs that are none of it, lie within a warm-up, or are not worth their starts; too small a budget.
@@ -182,8 +182,7 @@ class _Search:
             )
             if not trials:
                 break  # every setting of the space was tried
-            beside = next(iter(self._trials.values())).result.planned.settled.run if self._trials else self._base
-            planned = describe_trials(self._context, trials, self._shards.manifest, beside)
+            planned = describe_trials(self._context, trials, self._shards.manifest, self._beside())
             for each in planned:
                 assert each.trial.number not in self._trials
                 self._trials[each.trial.number] = SearchedTrial(result=TrialResult(planned=each), round=number + 1)
@@ -201,6 +200,13 @@ class _Search:
         self._track(is_over=True)
         warm_start = "" if self._earlier is None else str(self._earlier)
         return SearchResult(trials=ranked, levels=self._levels, verdict=verdict, warm_start=warm_start)
+
+    def _beside(self) -> RunSpec | None:
+        """Whose code and environment the next trials have."""
+        if self._base is not None or not self._trials:
+            return self._base
+        first = next(iter(self._trials.values())).result.planned.settled.run
+        return first.model_copy(update={"start": None})
 
     def _would_exceed_budget(self, number: int) -> bool:
         """Of the first round, which was looked at before anything was spent, never."""

@@ -28,13 +28,26 @@ class ResolvedStart(NamedTuple):
     """For a person: which version it is, and why."""
 
 
-def resolve_start(context: RunContext, run: RunSpec, start: StartSpec) -> ResolvedStart:
+def checkpoint_today(context: RunContext, start: StartSpec) -> Link:
+    """What the URI means to a run that did not make it."""
+    _, _, registration = model_refs.resolve(context.workspace, start.model, to_start_from=True)
+    return context.workspace.load(registration, Registration).checkpoint
+
+
+def resolve_start(context: RunContext, run: RunSpec, start: StartSpec, held: Link | None = None) -> ResolvedStart:
     """The run with the checkpoint that its configuration means today, or meant when it began; nothing is written.
+
+    Args:
+        held: the checkpoint that it meant when the search began whose trial this is; None: of no search on record.
 
     Raises:
         ConfigError: no such model, or its rows were encoded by another fitted state.
     """
     workspace = context.workspace
+    if held is not None:
+        _require_same_encoding(workspace, held, run, start)
+        message = f"checkpoint {held.sha256[:12]}, which {start.model} meant when the search began"
+        return ResolvedStart(run.model_copy(update={"start": held}), message)
     message, now = _resolved_today(workspace, run, start)
     entry = refs.current(workspace, start_ref(run))
     if entry is not None and entry.target != now:

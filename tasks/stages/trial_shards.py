@@ -12,6 +12,7 @@ from headway.data_contracts.store.digests import sha256_of
 from headway.data_contracts.store.documents import FittedState, Link, ShardManifest
 from headway.data_contracts.store.errors import ConfigError, EncodingRefused
 from headway.tasks.core.context import RunContext
+from headway.tasks.rows.heldout_parts import require_parts
 from headway.tasks.search.configuration import Configuration, require_same_target
 from headway.tasks.search.rungs import require_past_warmup
 from headway.tasks.stages.launch import num_training_rows
@@ -58,6 +59,8 @@ class TrialShards:
             ) from error
         # An encoder of one's own says only now what is predicted.
         require_same_target(self._target(self._manifest), self._target(link), f"the shards {link.short}")
+        # While the source still has these rows: trials are ranked later, and a search may go on another night.
+        require_parts(self._context, self._scoring.evaluation.ranking_share, self._scoring.source, link)
         return link
 
     def _target(self, link: Link) -> str:

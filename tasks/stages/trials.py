@@ -85,13 +85,14 @@ def describe_trials(
 
     Args:
         manifest_of: the shards by their settings.
-        beside: a trial of an earlier round, whose code and environment these are to have.
+        beside: a run whose code and environment these are to have, and its start, where it has one.
     """
     described: list[PlannedTrial] = []
     with context.ledger.span("launch.freeze"):
         for trial in trials:
             settled = describe_run(context, trial.training, manifest_of(trial.shards), beside)
-            beside = beside or settled.run
+            # Without its start: a model that one of them made before is a start to the others.
+            beside = beside or settled.run.model_copy(update={"start": None})
             described.append(PlannedTrial(trial, settled, context.workspace.publish_document(settled.run)))
     return described
 

@@ -26,6 +26,8 @@ class LearningRates(Frozen):
     """As `optimizer.lr` would say them, ascending."""
     losses: tuple[float, ...]
     """Nats a token; up to the first that was not finite."""
+    failure: str = ""
+    """Why there are none."""
 
     @property
     def smoothed(self) -> list[float]:
@@ -35,6 +37,16 @@ class LearningRates(Frozen):
         ]
 
     @property
+    def _start(self) -> float:
+        """The loss before training."""
+        return statistics.fmean(self.losses[:SMOOTHED_OVER])
+
+    @property
+    def _noise(self) -> float:
+        """By how much batches differ."""
+        return 2 * statistics.stdev(self.losses[: 2 * SMOOTHED_OVER])
+
+    @property
     def wanted(self) -> tuple[float, float] | None:
         """The range to search: from where the loss begins to fall to where it is lowest; None: it does not fall.
 
@@ -42,26 +54,26 @@ class LearningRates(Frozen):
         """
         if len(self.losses) < 2 * SMOOTHED_OVER:
             return None
-        smoothed = self.smoothed
-        start = statistics.fmean(self.losses[:SMOOTHED_OVER])
+        smoothed, start = self.smoothed, self._start
         lowest = min(range(len(smoothed)), key=smoothed.__getitem__)
-        noise = statistics.stdev(self.losses[:SMOOTHED_OVER])
-        if start - smoothed[lowest] <= 2 * noise:
+        if start - smoothed[lowest] <= self._noise:
             return None
-        begun = next(
-            place for place, loss in enumerate(smoothed) if loss <= start - FALLEN * (start - smoothed[lowest])
-        )
+        fallen = start - FALLEN * (start - smoothed[lowest])
+        # Not the first that is so low: before the loss moves, an easy batch may be.
+        begun = max((place + 1 for place in range(lowest) if smoothed[place] > fallen), default=0)
         return rounded(self.rates[begun]), rounded(self.rates[lowest])
 
     @property
     def diverges_at(self) -> float | None:
-        """The first rate past the lowest loss at which it is as before training, or not finite; None: none was."""
+        """The first rate past the lowest loss at which it is above that before training, by more than batches differ,
+        or not finite; None: none was."""
+        if self.failure:
+            return None
         if len(self.losses) < SMOOTHED_OVER:
             return rounded(self.rates[len(self.losses)]) if len(self.losses) < len(self.rates) else None
-        smoothed = self.smoothed
-        start = statistics.fmean(self.losses[:SMOOTHED_OVER])
+        smoothed, bound = self.smoothed, self._start + self._noise
         lowest = min(range(len(smoothed)), key=smoothed.__getitem__)
-        past = next((place for place in range(lowest, len(smoothed)) if smoothed[place] > start), len(smoothed))
+        past = next((place for place in range(lowest, len(smoothed)) if smoothed[place] > bound), len(smoothed))
         return rounded(self.rates[past]) if past < len(self.rates) else None
 
 
@@ -85,6 +97,8 @@ class Advice(Frozen):
     global_batch_sequences: int
     learning_rate: float
     """The file's."""
+    matrix_lr: float | None = None
+    """The file's for Muon's matrices, which a range test moves with it; None: no Muon."""
     learning_rates: LearningRates
     micro_batches: tuple[MicroBatch, ...]
     """That of now first, then larger ones."""

@@ -14,7 +14,10 @@ from headway.data_contracts.store.errors import RunBusy, TrainingFailed
 from headway.flows.config.pipeline_spec import PipelineSpec, load_pipeline
 from headway.flows.config.request import TuneRequest
 from headway.flows.tune import measuring
+from headway.flows.tune.advice_page import render_html
 from headway.flows.tune.measuring import Tuner, working_folder
+from headway.flows.tune.report import rates_line
+from headway.tasks.tuning.advice import LearningRates
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.programs.tuning_request import TrialTimes, TuningAnswer, TuningTrial
 
@@ -52,14 +55,17 @@ class Scripted(Tuner):
         steps_s: by number of ranks, or by bucket size; None: it cannot run.
     """
 
-    def __init__(self, pipeline: PipelineSpec, steps_s: Mapping[int, float | None]) -> None:
+    def __init__(self, pipeline: PipelineSpec, steps_s: Mapping[int, float | None], folder: Path = Path()) -> None:
         self._pipeline = self._best = pipeline
         self._training, self._steps_s, self._rounds, self._digest = pipeline.training, steps_s, 3, ""
+        self._folder = folder
         self._context = cast(Any, SimpleNamespace(ledger=SimpleNamespace(event=lambda *_, **__: None)))
 
     def _gang(
-        self, pipeline: PipelineSpec, trials: Sequence[TuningTrial], *, rounds: int, num_saves: int = 0, **_: Any
+        self, pipeline: PipelineSpec, trials: Sequence[TuningTrial], *, rounds: int, num_saves: int = 0, **others: Any
     ) -> TuningAnswer:
+        if others.get("lr_factors"):
+            raise TrainingFailed("its weights are not finite.")
         found = [self._steps_s[pipeline.launch.world_size], *(self._steps_s[each.bucket_bytes] for each in trials[1:])]
         steps_s = [each for each in found if each is not None]
         if len(steps_s) < len(found):
@@ -110,3 +116,21 @@ def test_no_micro_batch_is_tried_that_the_first_batch_of_a_ramp_is_not_made_of(
     launch = pipeline.launch.model_copy(update={"nodes": 1, "ranks_per_node": 1})
     tuner = Scripted(pipeline.model_copy(update={"training": training, "launch": launch}), {1: 1.0})
     assert [each.sequences for each in tuner._micro_batches()] == tried
+
+
+def test_a_range_test_that_fails_is_told_and_leaves_the_rest_of_the_advice(project: Path, tmp_path: Path) -> None:
+    pipeline = load_pipeline(project / "tiny.yaml")
+    advice = Scripted(pipeline, {2: 1.0}, tmp_path / "work").advise()
+    assert "the range test could not run: its weights are not finite." in rates_line(advice)
+    assert "diverges" not in rates_line(advice)
+    assert all(each.step_s == 1.0 for each in advice.micro_batches)
+    assert "its weights are not finite." in render_html(advice)
+
+
+def test_advice_on_a_rate_moves_the_rate_of_muons_matrices_with_it_as_the_range_test_did(project: Path) -> None:
+    losses = tuple(2.0 - 0.01 * max(0, each - 20) for each in range(120))
+    found = LearningRates(rates=tuple(0.001 * 1.1**each for each in range(120)), losses=losses)
+    advice = Scripted(load_pipeline(project / "tiny.yaml"), {2: 1.0}, project / "work").advise()
+    advice = advice.model_copy(update={"learning_rates": found, "learning_rate": 0.02, "matrix_lr": 0.05})
+    assert ", derive: {optimizer.matrix_lr: 2.5 * optimizer.lr}`" in rates_line(advice)
+    assert "derive" not in rates_line(advice.model_copy(update={"matrix_lr": None}))

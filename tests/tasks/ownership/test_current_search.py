@@ -5,7 +5,8 @@ import datetime
 import pytest
 
 from headway.data_contracts.store.documents import Link
-from headway.tasks.ownership.current_search import Due, due
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.ownership.current_search import Due, begin, due, end, newest
 from headway.tasks.ownership.pipeline_history import SearchRecord, SearchState
 
 BEGIN = datetime.datetime(2026, 10, 1, tzinfo=datetime.UTC)
@@ -47,3 +48,13 @@ def test_a_period_has_one_search_which_windows_continue_until_it_is_over(
     newest: SearchRecord | None, wanted: Due | None
 ) -> None:
     assert due(newest, OWN, BEGIN) == wanted
+
+
+def test_the_end_of_a_search_leaves_the_record_of_one_that_began_since(workspace: Workspace) -> None:
+    first, second = record("started", 1), record("started", 2, OTHER)
+    begin(workspace, "tiny", first)
+    begin(workspace, "tiny", second)
+    end(workspace, "tiny", first.started_unix_s, OWN, "ended")
+    assert newest(workspace, "tiny") == second
+    end(workspace, "tiny", second.started_unix_s, OTHER, "ended")
+    assert newest(workspace, "tiny") == record("ended", 2, OTHER)

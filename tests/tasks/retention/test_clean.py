@@ -10,9 +10,12 @@ import pytest
 
 from headway.data_contracts.store import refs
 from headway.data_contracts.store.digests import canonical_json
+from headway.data_contracts.store.documents import ShardManifest
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import document_path
+from headway.tasks.ownership import current_search
+from headway.tasks.ownership.pipeline_history import SearchRecord, append
 from headway.tasks.retention import clean
 from headway.tasks.retention.reachability import DAY_S, REPRODUCTIONS, TUNING, kind_of
 from headway.training.checkpoint.layout import RESULT_NAME, checkpoint_path, run_folder
@@ -129,6 +132,21 @@ def test_a_pipeline_that_went_on_after_a_damaged_entry_can_be_cleaned(workspace:
         refs.move(workspace, "fitted/tiny", fitted, expected=refs.current(workspace, "fitted/tiny"), reason="fit")
     workspace.local_path("refs/fitted/tiny/00000001.json").write_bytes(b"{")
     assert document_path(fitted) in look(workspace).live_set.why
+
+
+def test_what_a_search_has_yet_to_read_stays_until_it_is_over(workspace: Workspace) -> None:
+    maker = Maker(workspace)
+    manifest = maker.data(1)
+    shards = workspace.load(manifest, ShardManifest)
+    record = SearchRecord(
+        state="started", started_unix_s=1.0, settings="a" * 64, receipt=shards.receipt, manifest=manifest
+    )
+    current_search.begin(workspace, "tiny", record)
+    append(workspace, "tiny", lambda before: before.model_copy(update={"event": "held"}))
+    assert not {file.path for file in shards.files} & cleaned(workspace)
+    current_search.end(workspace, "tiny", 1.0, "a" * 64, "ended")
+    assert {document_path(manifest), *(file.path for file in shards.files)} <= cleaned(workspace)
+    assert look(workspace).live_set.why
 
 
 def test_copies_on_this_machine_go_when_nobody_used_them_and_so_does_finished_work_for_a_bucket(

@@ -73,7 +73,7 @@ class Machine:
             raise Killed
 
     def describe(self, context: Any, trials: Any, manifest: Any, beside: Any = None) -> list[PlannedTrial]:
-        run: Any = SimpleNamespace(run=None)
+        run: Any = SimpleNamespace(run=SimpleNamespace(model_copy=lambda update: None))
         counted = [replace(each, training=each.training.for_rows(NUM_ROWS)) for each in trials]
         return [
             PlannedTrial(each, run, Link(kind="run", sha256=f"{each.number:032x}{each.seed or 0:032x}"))

@@ -8,7 +8,7 @@ from headway.data_contracts.store import refs, stages
 from headway.data_contracts.store.documents import CheckpointManifest, FittedState, Link, Registration, RunSpec
 from headway.data_contracts.store.errors import ConfigError
 from headway.tasks.registry import model_refs
-from headway.tasks.stages.starting_point import record_start, resolve_start, start_ref
+from headway.tasks.stages.starting_point import checkpoint_today, record_start, resolve_start, start_ref
 from headway.training.config.start_spec import StartSpec
 
 CHAMPION = StartSpec(model="models:/texts@champion")
@@ -140,3 +140,15 @@ def test_a_model_that_is_not_there_is_refused_with_what_there_is(world):
     run = world.run(world.parent_of(world.champion(1)))
     with pytest.raises(ConfigError, match=r"no model 'text' in this workspace.*texts"):
         resolve_start(world.context, run, StartSpec(model="models:/text@champion"))
+
+
+def test_a_trial_starts_from_what_the_alias_meant_when_its_search_began_whoever_became_champion_since(world):
+    first = world.champion(1)
+    run = world.run(world.parent_of(first))
+    began = checkpoint_today(world.context, CHAMPION)
+    settled = resolve_start(world.context, run, CHAMPION, held=began)
+    record_start(world.context, settled)
+    world.finish(settled.run)
+    world.champion(2)
+    assert resolve_start(world.context, run, CHAMPION, held=began).run == settled.run
+    assert resolve_start(world.context, run, CHAMPION).run != settled.run

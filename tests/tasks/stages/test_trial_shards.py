@@ -45,7 +45,9 @@ class Trials:
         self.context, self.spec, self.source, self.snapshot, self.receipt = context, spec, source, snapshot, receipt
         self.own = self.retrained(spec)
         self.base = Configuration(training=TrainingSpec(), shards=spec)
-        scoring = Scoring(evaluation=EvaluationSpec(), launch=LaunchSpec(nodes=1), shards=spec, source=source)
+        scoring = Scoring(
+            evaluation=EvaluationSpec(ranking_share=0.5), launch=LaunchSpec(nodes=1), shards=spec, source=source
+        )
         self.shards = TrialShards(context, scoring, self.own)
 
     def retrained(self, spec: ShardSpec) -> Link:
@@ -123,6 +125,15 @@ def test_whatever_the_encoder_of_a_table_the_same_rows_rank_and_the_same_judge(t
         assert link != table.own and table.compared(link) == table.compared(table.own)
     other = table.retrained(table.spec.model_copy(update={"seed": 5}))
     assert table.compared(other) != table.compared(table.own), "rows are named by their places, which it decides"
+
+
+def test_which_examples_rank_trials_is_kept_with_their_shards_whatever_becomes_of_the_source(
+    table: Trials, days: Days
+) -> None:
+    link = table.manifest(encoder__standardise=False)
+    days.write(**columns(c=[0] * 40))
+    parts = parts_of(table.context, 0.5, table.source, table.load(link))
+    assert parts.ranking and parts.evaluation
 
 
 def test_shards_are_made_once_for_each_setting_and_the_pipelines_own_state_stays_in_use(texts: Trials) -> None:

@@ -30,10 +30,18 @@ def test_the_range_to_search_goes_from_where_the_loss_falls_to_where_it_is_lowes
     assert 1e-3 < low < 4e-3 and 0.05 < high < 0.2 < found.diverges_at
 
 
-def test_where_no_rate_lowers_the_loss_by_more_than_batches_differ_there_is_no_range() -> None:
-    draw = random.Random(1)
+@pytest.mark.parametrize("seed", range(10))
+def test_an_easy_batch_before_the_loss_moves_does_not_begin_the_range(seed: int) -> None:
+    found = curve(1e-2, 1.0, noise=0.3, seed=seed).wanted
+    assert found is not None and found[0] > 3e-3
+
+
+@pytest.mark.parametrize("seed", range(1, 10))
+def test_where_no_rate_lowers_the_loss_by_more_than_batches_differ_there_is_no_range(seed: int) -> None:
+    draw = random.Random(seed)
     flat = LearningRates(rates=RATES, losses=tuple(2.3 + draw.gauss(0, 0.3) for _ in RATES))
     assert flat.wanted is None
+    assert flat.diverges_at is None, "and where it rises by no more than that, none diverges"
 
 
 def test_a_loss_that_is_not_finite_ends_the_test_and_is_where_it_diverges() -> None:
