@@ -126,15 +126,8 @@ class PipelineSpec(Frozen):
 
     @model_validator(mode="after")
     def _searches_in_its_windows(self) -> Self:
-        if self.trials is None or self.trials.every is None:
-            return self
-        if self.windows is None:
+        if self.trials is not None and self.trials.every is not None and self.windows is None:
             raise ValueError("trials.every begins a search in the pipeline's windows, and it has none: say `windows`")
-        if self.training.start_from is not None:
-            raise ValueError(
-                "trials.every: each window would start its trials from another model, the champion of that day: leave "
-                "out training.start_from, or search by `headway trials`"
-            )
         return self
 
     @model_validator(mode="after")
