@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import ConfigError
+from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.trials_spec import TrialsSpec
 from headway.training.config.batch_ramp import BatchPhase, BatchPhases
 from headway.training.config.optimizer import OptimizerSpec, ScheduleSpec, learning_rate_line
+from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import (
     TrainingSpec,
     batch_line,
@@ -157,11 +159,11 @@ def test_the_line_of_rates_says_whether_they_follow_the_batch():
 def test_trials_that_differ_in_the_ramp_are_of_one_length_unless_epochs_are_counted(name):
     trials = TrialsSpec.model_validate({"vary": {name: [8, 16]}, "rungs": [60]})
     with pytest.raises(ConfigError, match=f"one length, and `{name}` varies"):
-        trials.drawn(spec(max_epochs=2))
+        trials.drawn(Configuration(training=spec(max_epochs=2), shards=ShardSpec()))
 
 
 def test_trials_may_vary_where_the_batch_doubles():
     trials = TrialsSpec.model_validate({"vary": {"batch_ramp.factor": [1.0, 2.0]}, "rungs": [60]})
-    found = trials.drawn(spec(BY_NOISE))
+    found = trials.drawn(Configuration(training=spec(BY_NOISE), shards=ShardSpec()))
     assert [trial.training.batch_ramp.factor for trial in found] == [1.0, 2.0]
     assert {trial.training.max_steps for trial in found} == {1000}
