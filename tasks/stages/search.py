@@ -65,6 +65,11 @@ class SearchedTrial:
         """Trained in all, by whomever; of one that failed, up to its last rung."""
         return sum(each.trained_step for each in (self.result, *self.other_seeds))
 
+    @property
+    def values(self) -> dict[int, float]:
+        """By the step that the checkpoint was really of: a sampler compares figures of equal steps. Lower is better."""
+        return {self.later.get(rung, rung): self.value_at(rung) for rung in self.figures}
+
     def value_at(self, step: int) -> float:
         """Lower is better."""
         assert self.result.score is not None  # it was scored there
@@ -396,5 +401,4 @@ def _tracked(result: TrialResult, by_step: dict[int, float]) -> TrialFigures:
 
 
 def _record(trial: SearchedTrial) -> PastTrial:
-    values = {step: trial.value_at(step) for step in trial.figures}
-    return PastTrial(trial=trial.result.trial, values=values, has_failed=trial.result.error is not None)
+    return PastTrial(trial=trial.result.trial, values=trial.values, has_failed=trial.result.error is not None)

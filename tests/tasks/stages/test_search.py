@@ -288,6 +288,8 @@ def test_trials_of_other_rungs_are_dropped_as_any_unless_going_on_is_free() -> N
     # So what they are compared by at 45 is of step 60, or of where those came that went on, and is said to be.
     later = {each.result.trial.number: each.later for each in found.trials}
     assert [later[number] for number in (1, 2, 4, 9)] == [{45: 540, 135: 540}, {45: 180, 135: 180}, {45: 60}, {45: 60}]
+    steps = {each.result.trial.number: sorted(each.values) for each in found.trials}
+    assert [steps[number] for number in (1, 2, 4, 9)] == [[540], [180, 540], [60, 135], [60]], "of what a sampler is told"
 
     # All came to 180, for nothing: none of them has a place because of that.
     machine = Machine(by_number, reached=dict.fromkeys(range(1, 10), 180))
