@@ -188,6 +188,7 @@ def test_the_best_third_goes_on_and_steps_are_those_of_the_furthest_rungs() -> N
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 99), st.lists(st.integers(1, 12), max_size=20), st.sampled_from(["random", "tpe"]))
+@pytest.mark.process
 def test_a_search_killed_again_and_again_comes_to_the_same_and_trains_no_step_twice(
     seed: int, kills: list[int], method: str
 ) -> None:
@@ -231,6 +232,7 @@ def test_where_the_length_is_counted_no_settings_are_tried_twice_and_no_trial_ta
     assert {each.training.max_steps for each in trials} == {540}
 
 
+@pytest.mark.process
 def test_what_a_machine_cannot_train_is_not_proposed_and_a_space_without_anything_else_ends_the_search() -> None:
     wanted = spec(draws=3, search="tpe", vary={"seed": {"integer": [1, 40]}}, rounds=3)
     drawn, allowed = (
@@ -289,7 +291,9 @@ def test_trials_of_other_rungs_are_dropped_as_any_unless_going_on_is_free() -> N
     later = {each.result.trial.number: each.later for each in found.trials}
     assert [later[number] for number in (1, 2, 4, 9)] == [{45: 540, 135: 540}, {45: 180, 135: 180}, {45: 60}, {45: 60}]
     steps = {each.result.trial.number: sorted(each.values) for each in found.trials}
-    assert [steps[number] for number in (1, 2, 4, 9)] == [[540], [180, 540], [60, 135], [60]], "of what a sampler is told"
+    assert [steps[number] for number in (1, 2, 4, 9)] == [[540], [180, 540], [60, 135], [60]], (
+        "of what a sampler is told"
+    )
 
     # All came to 180, for nothing: none of them has a place because of that.
     machine = Machine(by_number, reached=dict.fromkeys(range(1, 10), 180))
