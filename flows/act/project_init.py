@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from importlib.metadata import version
 from pathlib import Path
@@ -97,7 +98,8 @@ def write_project(name: str, data: str, base: Path, *, label: str = "", given: C
 
 def _require_no_data(name: str, base: Path) -> None:
     """Raises `ConfigError`: what is given as the name is the data's file."""
-    if (base / name).is_file():
+    # Unlike `Path.is_file` it takes a name that is too long for one that is not there.
+    if os.path.isfile(base / name):  # noqa: PTH113
         raise ConfigError(
             "is a file, and a project is called by a name.",
             where=f"headway init {name!r}",
