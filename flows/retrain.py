@@ -13,20 +13,15 @@ from headway.flows.config.request import RetrainRequest
 from headway.flows.config.tuned import for_run
 from headway.flows.console.prefect_settings import keeps_records
 from headway.flows.report.summary import RetrainSummary, summarise
-from headway.flows.run.registration import evaluate_and_register
 from headway.flows.run.session import session, watchers
+from headway.flows.run.stages import evaluate_and_register, shards_of_today
 from headway.flows.trials.scheduled import is_search_due, search_when_due
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.stage import StageNotFound
 from headway.tasks.ownership.current_run import cut_run, finish, start, started_at
-from headway.tasks.rows.heldout_parts import require_parts
-from headway.tasks.rows.slices import require_columns
 from headway.tasks.stages.launch import continue_run, launch
 from headway.tasks.stages.register import tracking_uri
 from headway.tasks.stages.resumed_run import named_run, rewind_run
-from headway.tasks.stages.shard import shard
-from headway.tasks.stages.snapshot import snapshot
-from headway.tasks.stages.validate import validate
 from headway.training.observe.ledger import Event
 
 
@@ -48,11 +43,7 @@ def run_stages(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest)
         contract = check_contract(pipeline, path)
         if untried := check_first_step(pipeline, path, contract, run.workspace):
             run.ledger.event("recipe.untried", message=f"not tried on made-up rows: {untried}.")
-    files = snapshot(run, pipeline.contract, pipeline.source)
-    require_columns(run.workspace, pipeline.evaluation.slices, files)
-    receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
-    manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
-    require_parts(run, pipeline.evaluation.ranking_share, pipeline.source, manifest)
+    files, receipt, manifest = shards_of_today(run, pipeline)
     # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
     training = launch(run, pipeline.training, pipeline.launch, manifest, tracking_uri(run, pipeline.registry))
     evaluation, outcome = evaluate_and_register(run, pipeline, training)

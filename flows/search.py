@@ -11,10 +11,11 @@ from prefect import State, flow
 from headway.flows.config.request import ComparisonRequest, TrialsRequest
 from headway.flows.prefect_api.concurrency_lease import keep_running
 from headway.flows.run.session import session
+from headway.flows.run.stages import shards_of_today
 from headway.flows.trials.comparison import ComparisonSummary, summarise_comparison
 from headway.flows.trials.report import as_state
 from headway.flows.trials.scheduled import settings_of
-from headway.flows.trials.stages import scoring_of, search_and_register, shards_of_today
+from headway.flows.trials.stages import scoring_of, search_and_register
 from headway.flows.trials.summary import TrialsSummary
 from headway.flows.trials.wanted import comparable_pipeline, wanted_trials
 from headway.flows.windows.admission import keeping_to_windows
@@ -37,7 +38,7 @@ def trials(request: TrialsRequest) -> TrialsSummary | State[TrialsSummary]:
     with session(request) as (run, pipeline):
         wanted, settings = wanted_trials(pipeline), settings_of(pipeline)
         require_worthwhile(run.workspace, run.pipeline, wanted, pipeline.training)
-        receipt, manifest = shards_of_today(run, pipeline)
+        _, receipt, manifest = shards_of_today(run, pipeline)
         made = search_and_register(run, pipeline, receipt, manifest)
         # The schedule has nothing to search before its next period.
         current_search.end(run.workspace, run.pipeline, run.started_unix_s, settings, "ended")
@@ -54,7 +55,7 @@ def settings_comparison(request: ComparisonRequest) -> ComparisonSummary:
     """
     with session(request) as (run, pipeline):
         path, other = comparable_pipeline(pipeline, request.against)
-        _, manifest = shards_of_today(run, pipeline)
+        manifest = shards_of_today(run, pipeline).manifest
         found = compare_settings(
             run,
             pipeline.configuration,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import time
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from headway.data_contracts.store.digests import sha256_of
@@ -17,14 +18,15 @@ from headway.flows.config.calendar_periods import bounds_of
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.request import RetrainRequest
 from headway.flows.report.summary import RetrainSummary
-from headway.flows.trials.stages import search_and_register, shards_of_today
+from headway.flows.run.stages import shards_of_today
+from headway.flows.trials.stages import search_and_register
 from headway.flows.trials.summary import TrialsSummary
 from headway.flows.trials.wanted import wanted_trials
 from headway.tasks.core.context import RunContext
 from headway.tasks.ownership import current_search
 from headway.tasks.ownership.current_run import is_permanent
 from headway.tasks.ownership.current_search import Due
-from headway.tasks.ownership.pipeline_history import SearchRecord, iso_utc
+from headway.tasks.ownership.pipeline_history import SearchRecord, read
 from headway.tasks.search.trials_spec import DECIDES_NOTHING
 from headway.tasks.stages.launch import describe_run, num_training_rows
 from headway.tasks.stages.starting_point import checkpoint_today
@@ -42,7 +44,7 @@ def settings_of(pipeline: PipelineSpec) -> Sha256:
 
 def is_search_due(workspace: Workspace, pipeline: PipelineSpec, request: RetrainRequest) -> bool:
     """Whether the window is to be used for one."""
-    return _due(workspace, pipeline, request) is not None
+    return _due(workspace, pipeline, request).what is not None
 
 
 def search_when_due(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest) -> RetrainSummary | None:
@@ -55,7 +57,8 @@ def search_when_due(run: RunContext, pipeline: PipelineSpec, request: RetrainReq
         HeadwayError: it failed; what the retrain came to stands.
         RunStopped: a person, or a bound on the cost, stopped it.
     """
-    if (due := _due(run.workspace, pipeline, request)) is None:
+    due = _due(run.workspace, pipeline, request)
+    if due.what is None:
         return None
     settings, started_unix_s = settings_of(pipeline), time.time()
     run.devices.release()  # each trial takes what it needs
@@ -76,27 +79,35 @@ def search_when_due(run: RunContext, pipeline: PipelineSpec, request: RetrainReq
             current_search.end(run.workspace, run.pipeline, started_unix_s, settings, "failed")
         raise
     current_search.end(run.workspace, run.pipeline, started_unix_s, settings, "ended")
-    run.ledger.event("search.ended", message=f"keep trial {made.trials[0].trial} by {made.keep}; see {made.report}")
+    keep = "; ".join(made.keep.splitlines())
+    run.ledger.event("search.ended", message=f"keep trial {made.trials[0].trial} by {keep}; see {made.report}")
     return made.best
 
 
-def _due(workspace: Workspace, pipeline: PipelineSpec, request: RetrainRequest) -> Due | None:
+class _DueSearch(NamedTuple):
+    what: Due | None
+    newest: SearchRecord | None
+    """On record, by which it was decided."""
+
+
+def _due(workspace: Workspace, pipeline: PipelineSpec, request: RetrainRequest) -> _DueSearch:
     trials, windows = pipeline.trials, pipeline.windows
     if trials is None or trials.every is None or windows is None or not request.in_window:
-        return None
+        return _DueSearch(None, None)
     zone = ZoneInfo(windows.time_zone)
     first, _ = bounds_of(trials.every, datetime.datetime.now(zone).date())
     begin = datetime.datetime.combine(first, datetime.time(), zone)
-    return current_search.due(current_search.newest(workspace, pipeline.pipeline), settings_of(pipeline), begin)
+    newest = read(workspace, pipeline.pipeline).search
+    return _DueSearch(current_search.due(newest, settings_of(pipeline), begin), newest)
 
 
-def _started(run: RunContext, pipeline: PipelineSpec, due: Due, settings: Sha256) -> SearchRecord:
-    if due == "continue" and (newest := current_search.newest(run.workspace, run.pipeline)) is not None:
-        message = f"the search of {iso_utc(newest.started_unix_s)} is continued, on its own code and data"
+def _started(run: RunContext, pipeline: PipelineSpec, due: _DueSearch, settings: Sha256) -> SearchRecord:
+    if due.what == "continue" and due.newest is not None:
+        message = f"the search of {due.newest.started_at} is continued, on its own code and data"
         run.ledger.event("search.started", message=message)
-        return newest
+        return due.newest
     run.ledger.event("search.started", message="a search begins, in what is left of the window")
-    receipt, manifest = shards_of_today(run, pipeline)
+    _, receipt, manifest = shards_of_today(run, pipeline)
     # Of the settings of the file: it stands for the code, the environment and the start that all trials have, whenever
     # they train. The retrain of each window may move the alias that the start is named by.
     training = pipeline.training.for_rows(num_training_rows(run, manifest))

@@ -1,33 +1,18 @@
-"""The stages of a search, and of what comes before and after it."""
+"""A search and what follows it, once there are shards."""
 
 from __future__ import annotations
 
 from headway.data_contracts.store.documents import Link, RunSpec
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.report.summary import summarise
-from headway.flows.run.registration import evaluate_and_register
+from headway.flows.run.stages import evaluate_and_register
 from headway.flows.trials.report import report
 from headway.flows.trials.summary import TrialsSummary
 from headway.flows.trials.wanted import wanted_trials
 from headway.tasks.core.context import RunContext
-from headway.tasks.rows.heldout_parts import require_parts
-from headway.tasks.rows.slices import require_columns
 from headway.tasks.stages.register import tracking_uri
 from headway.tasks.stages.search import search
-from headway.tasks.stages.shard import shard
-from headway.tasks.stages.snapshot import snapshot
 from headway.tasks.stages.trial_scores import Scoring
-from headway.tasks.stages.validate import validate
-
-
-def shards_of_today(run: RunContext, pipeline: PipelineSpec) -> tuple[Link, Link]:
-    """The receipt and the manifest of today's data."""
-    files = snapshot(run, pipeline.contract, pipeline.source)
-    require_columns(run.workspace, pipeline.evaluation.slices, files)
-    receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
-    manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
-    require_parts(run, pipeline.evaluation.ranking_share, pipeline.source, manifest)
-    return receipt, manifest
 
 
 def scoring_of(pipeline: PipelineSpec) -> Scoring:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from headway.data_contracts.store.documents import Sha256
 from headway.data_contracts.store.publication import Workspace
-from headway.tasks.ownership.pipeline_history import PipelineEvent, SearchRecord, SearchState, append, read
+from headway.tasks.ownership.pipeline_history import PipelineEvent, SearchRecord, SearchState, append
 
 Due = Literal["begin", "continue"]
 
@@ -33,10 +33,6 @@ def due(newest: SearchRecord | None, settings: Sha256, period_start: datetime.da
     if newest.state == "failed" and not is_same:
         return "begin"
     return "begin" if newest.started_unix_s < period_start.timestamp() else None
-
-
-def newest(workspace: Workspace, pipeline: str) -> SearchRecord | None:
-    return read(workspace, pipeline).search
 
 
 def begin(workspace: Workspace, pipeline: str, record: SearchRecord) -> None:

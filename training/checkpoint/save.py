@@ -48,6 +48,8 @@ class SavedCheckpoint:
     """Of all tensors."""
     durable_s: float
     """From the call until its manifest, on rank 0; until its own file, elsewhere."""
+    unix_s: float
+    """When it was: who asked for it is told later, as the next one is saved."""
 
 
 class Checkpointer:
@@ -239,14 +241,16 @@ class Checkpointer:
                 own = write_share(commit, self._process_group, self._images, on_part=self._count_part)
                 if self._process_group.leads:
                     self.newest = commit.complete(own)
-            durable_s = time.perf_counter() - started_s
+            durable_s, durable_unix_s = time.perf_counter() - started_s, time.time()
             # Only after the manifest: retention must not delete the last good one before its successor exists.
             if self._process_group.leads:
                 self._retain(commit.content.step)
         except Exception as error:
             commit.broadcast_failure(self._process_group, error)
             raise
-        return SavedCheckpoint(step=commit.content.step, size_bytes=commit.size_bytes, durable_s=durable_s)
+        return SavedCheckpoint(
+            step=commit.content.step, size_bytes=commit.size_bytes, durable_s=durable_s, unix_s=durable_unix_s
+        )
 
 
 def _shares(pieces: Mapping[str, Piece], own: plan.Held) -> dict[str, Tensor]:

@@ -43,7 +43,8 @@ def test_what_a_killed_tune_left_is_in_nobodys_way(tmp_path: Path) -> None:
 
 def test_the_command_that_asks_again_keeps_the_rounds(project: Path) -> None:
     request = TuneRequest(pipeline="tiny.yaml", rounds=9)
-    assert "--rounds 9" in request.command
+    assert "--rounds 9" in request.command and "--advise" not in request.command
+    assert "--advise" in request.model_copy(update={"advise": True}).command
     with pytest.raises(ValidationError):
         TuneRequest(pipeline="tiny.yaml", rounds=51)
 

@@ -6,8 +6,8 @@ import pytest
 
 from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.publication import Workspace
-from headway.tasks.ownership.current_search import Due, begin, due, end, newest
-from headway.tasks.ownership.pipeline_history import SearchRecord, SearchState
+from headway.tasks.ownership.current_search import Due, begin, due, end
+from headway.tasks.ownership.pipeline_history import SearchRecord, SearchState, read
 
 BEGIN = datetime.datetime(2026, 10, 1, tzinfo=datetime.UTC)
 OWN, OTHER = "a" * 64, "b" * 64
@@ -55,6 +55,6 @@ def test_the_end_of_a_search_leaves_the_record_of_one_that_began_since(workspace
     begin(workspace, "tiny", first)
     begin(workspace, "tiny", second)
     end(workspace, "tiny", first.started_unix_s, OWN, "ended")
-    assert newest(workspace, "tiny") == second
+    assert read(workspace, "tiny").search == second
     end(workspace, "tiny", second.started_unix_s, OTHER, "ended")
-    assert newest(workspace, "tiny") == record("ended", 2, OTHER)
+    assert read(workspace, "tiny").search == record("ended", 2, OTHER)

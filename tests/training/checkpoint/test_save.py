@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import wait
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -88,6 +91,19 @@ def test_the_next_save_waits_for_the_one_before_and_uses_its_memory_again(tmp_pa
     assert checkpointer._images == [image]
     assert [saved.step for saved in durable] == [1, 2]
     assert [float(read_checkpoint(tmp_path / directory_name(step)).tensors["w"].sum()) for step in (1, 2)] == [0, 100]
+
+
+def test_a_checkpoint_is_reported_with_the_moment_in_which_it_was_durable_however_late_that_is(
+    tmp_path, content, monkeypatch
+):
+    durable, clock = [], iter((100.0,))
+    monkeypatch.setattr(save, "time", SimpleNamespace(time=lambda: next(clock), perf_counter=time.perf_counter))
+    checkpointer = Checkpointer(tmp_path, ALONE, on_saved=durable.append)
+    checkpointer.save(content(1, {"w": torch.zeros(100)}))
+    wait((checkpointer._in_flight,), DEADLINE_S)
+    assert durable == [], "told as the next one is saved"
+    checkpointer.finish()
+    assert [(saved.step, saved.unix_s) for saved in durable] == [(1, 100.0)]
 
 
 @pytest.mark.parametrize("gets_on", [True, False])

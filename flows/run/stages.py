@@ -1,8 +1,9 @@
-"""What follows training, whichever way the run came about."""
+"""The stages before training and after it, whichever way the run comes about."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from headway.data_contracts.store.documents import Link
 from headway.flows.accounts.error_budget import spent_budget
@@ -11,9 +12,30 @@ from headway.flows.prefect_api.champion_event import emit_champion_event
 from headway.tasks.core.context import RunContext
 from headway.tasks.ownership.current_run import abandoning_on_failure
 from headway.tasks.registry.champion import RegistrationOutcome
+from headway.tasks.rows.heldout_parts import require_parts
+from headway.tasks.rows.slices import require_columns
 from headway.tasks.stages.evaluate import evaluate
 from headway.tasks.stages.register import register
+from headway.tasks.stages.shard import shard
+from headway.tasks.stages.snapshot import snapshot
+from headway.tasks.stages.validate import validate
 from headway.tasks.stages.verify import verify
+
+
+class TodaysData(NamedTuple):
+    snapshot: Link
+    receipt: Link
+    manifest: Link
+
+
+def shards_of_today(run: RunContext, pipeline: PipelineSpec) -> TodaysData:
+    """Today's data, validated and encoded."""
+    files = snapshot(run, pipeline.contract, pipeline.source)
+    require_columns(run.workspace, pipeline.evaluation.slices, files)
+    receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
+    manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
+    require_parts(run, pipeline.evaluation.ranking_share, pipeline.source, manifest)
+    return TodaysData(files, receipt, manifest)
 
 
 def evaluate_and_register(run: RunContext, pipeline: PipelineSpec, training: Link) -> tuple[Link, RegistrationOutcome]:
