@@ -94,6 +94,7 @@ _OF_EVENTS: Mapping[str, State] = {
     **{"rendezvous": "rendezvous", "restore": "restore", "restore.best": "restore", "checkpoint": "checkpoint_stall"},
     "validation": "validation",
     **{"wind_down": "teardown", "result": "teardown", "result.check": "start", "teardown": "teardown"},
+    "end": "teardown",
 }
 """Spans of flows, jobs and rank 0. What is not among them belongs to what it lies in."""
 _GAPS: Mapping[str, State] = {"window closed": "closed_window", "": "down"}

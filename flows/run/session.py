@@ -8,7 +8,7 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +84,7 @@ def session(request: TrainingRequest, *, finds_only: bool = False) -> Iterator[t
         at_work_in(workspace.local_root, workspace.local_path("sessions")) as claim,
         _present(workspace, claim),
         _ledger(request, stop, pipeline, workspace, started_unix_s, finds_only) as (identity, ledger, trace),
+        _end_on_record(ledger) as stages_ended,
         scratch_folder("headway-") as scratch,
         naming_a_full_disk(str(workspace.local_root), str(scratch.parent)),  # while what fills it is still there
         _digests(workspace) as digests,
@@ -127,6 +128,7 @@ def session(request: TrainingRequest, *, finds_only: bool = False) -> Iterator[t
             try:
                 yield context, pipeline
             finally:
+                stages_ended()
                 context.devices.release()
 
 
@@ -168,6 +170,17 @@ def _ledger(
             raise
         finally:
             ledger.event("flow.end")
+
+
+@contextlib.contextmanager
+def _end_on_record(ledger: Ledger) -> Iterator[Callable[[], None]]:
+    """What follows the stages, such as the end of the processes that forked guards, has a name in the time account."""
+    moments: list[float] = []
+    try:
+        yield lambda: moments.append(time.time())
+    finally:
+        for ended_unix_s in moments:
+            ledger.elapsed("end", ended_unix_s)
 
 
 @contextlib.contextmanager

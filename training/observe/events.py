@@ -57,6 +57,7 @@ EVENTS: Mapping[str, Declared] = {
     "flow.failed": _at("It failed.", "error message"),
     "flow.card": _at("The failure card; fields of `FailureCard`.", has_more=True),
     "start": _span("From the command to the flow's first line."),
+    "end": _span("From the last stage to the flow's last line."),
     "prefect": _span("What Prefect does beside a task.", "task"),
     "task": _span("A task, as Prefect shows it.", "task"),
     "check": _span("Contract and recipe are looked at before anything is made."),
