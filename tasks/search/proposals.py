@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from headway.data_contracts.store.errors import ConfigError
 from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.earlier_trials import Outcome
+from headway.tasks.search.expected_ends import ExpectedEnd, expected_ends
 from headway.tasks.search.space import Varied
 from headway.tasks.search.trials_spec import Settle, Trial, TrialsSpec, as_it_is, numbered
 from headway.tasks.search.values import Settings, Value
@@ -32,8 +34,13 @@ if TYPE_CHECKING:
 ASKED_PER_TRIAL: Mapping[str, int] = {"tpe": 100, "gp": 2}
 """Proposals, at most, for each trial that a round is to have: in a small space they repeat what was tried, and one of a
 Gaussian process takes a second. Draws take the place of what is missing then."""
-MOST_FOR_GP = 300
-"""Trials of an earlier search, the best ones: a Gaussian process takes the cube of their number."""
+OPTIMISM = 0.75
+"""Deviations by which a trial may be better than it is expected to be. Without, a part of a space where early figures
+are bad is never seen to its end; with more, trials go on of which nothing is known but that."""
+MOST_TOLD: Mapping[str, int] = {"tpe": 1000, "gp": 300}
+"""Trials that a sampler is told of, the best ones: a Gaussian process takes the cube of their number."""
+MOST_EARLIER = 300
+"""Of another search, the best ones."""
 WANTED_PER_TRIAL = 10
 """Of those, such as can be trained; and draws."""
 REFUSED_PER_TRIAL = 20
@@ -81,14 +88,36 @@ def next_round(
         per_round = spec.draws or len(drawn)  # all of a grid are one round
         return drawn[number * per_round : (number + 1) * per_round]
     assert spec.draws is not None  # as the spec has it
-    outcomes = [record.outcome for record in records] if number else earlier
-    if spec.method == "gp" and not number:
-        outcomes = outcomes[:MOST_FOR_GP]
+    outcomes = [record.outcome for record in records] if number else earlier[:MOST_EARLIER]
     asked = islice(_asked(spec, number, outcomes, max_steps), ASKED_PER_TRIAL[spec.method] * spec.draws)
     first = [] if number else [earlier[0].settings]
     proposed = islice(_trainable(spec, configuration, chain(first, asked), settle), WANTED_PER_TRIAL * spec.draws)
     wanted = chain(proposed, _trainable(spec, configuration, _redrawn(spec, configuration, number), settle))
     return numbered(configuration, wanted, [record.trial for record in records], at_most=spec.draws, settle=settle)
+
+
+def prospects(
+    spec: TrialsSpec, records: Sequence[PastTrial], at_rung: Mapping[int, float], max_steps: int
+) -> dict[int, float]:
+    """By a trial's number, what decides who goes on from a rung; lower is better.
+
+    A search that learns goes by what trials are expected to come to at their ends, any other by what they came to. Of
+    two that are expected to come to the same the one goes on of which less is known: it may come to more.
+
+    Args:
+        records: of all trials so far, those of this round with what they came to at this rung.
+        at_rung: what the trials came to that are compared.
+        max_steps: of a whole run.
+    """
+    if not spec.is_learning:
+        return dict(at_rung)
+    ends = expected_ends(spec.space, [each.outcome for each in records], max_steps)
+    by_number = {
+        each.trial.number: end.mean - OPTIMISM * end.deviation
+        for each, end in zip(records, ends, strict=True)
+        if end is not None
+    }
+    return {number: by_number.get(number, math.inf) for number in at_rung}
 
 
 def _asked(spec: TrialsSpec, number: int, outcomes: Sequence[Outcome], max_steps: int) -> Iterator[Settings]:
@@ -138,33 +167,26 @@ def _study(spec: TrialsSpec, number: int, outcomes: Sequence[Outcome], max_steps
     study = optuna.create_study(sampler=_sampler(spec, number))
     varied = spec.space.varied
     space = {name: distribution_of(its) for name, its in varied.items()}
-    level = _level_to_learn_from(outcomes, len(space)) if spec.method == "gp" else max_steps
-    for each in outcomes:
-        # Never as running: a paused trial would count as a bad one.
-        is_complete = level in each.values and not each.has_failed
+    ends = expected_ends(spec.space, outcomes, max_steps)
+    for place in _best_first(ends)[: MOST_TOLD[spec.method]]:
+        end, settings = ends[place], outcomes[place].settings
         # Without those that follow from others, or did not vary beside them.
-        chosen = {name: value for name, value in each.settings.items() if name in space}
+        chosen = {name: value for name, value in settings.items() if name in space}
         study.add_trial(
             create_trial(
                 params={name: _param(varied[name], value) for name, value in chosen.items()},
                 distributions={name: space[name] for name in chosen},
-                state=TrialState.COMPLETE if is_complete else TrialState.PRUNED,
-                value=each.values[level] if is_complete else None,
-                # None of a trial that failed: it ranks behind all others.
-                intermediate_values={} if each.has_failed else dict(each.values),
+                # One that failed ranks behind all others. None as running: it would count as a bad one.
+                state=TrialState.PRUNED if end is None else TrialState.COMPLETE,
+                value=None if end is None else end.mean,
             )
         )
     return study
 
 
-def _level_to_learn_from(outcomes: Sequence[Outcome], num_settings: int) -> int:
-    """The furthest rung that tells enough trials apart: a Gaussian process takes figures of one length alone."""
-    counts: dict[int, int] = {}
-    for each in outcomes:
-        for step in () if each.has_failed else each.values:
-            counts[step] = counts.get(step, 0) + 1
-    enough = [step for step, num in counts.items() if num > num_settings]
-    return max(enough, default=min(counts, default=0))
+def _best_first(ends: Sequence[ExpectedEnd | None]) -> list[int]:
+    """Their places; those that failed last."""
+    return sorted(range(len(ends)), key=lambda place: (math.inf if (end := ends[place]) is None else end.mean, place))
 
 
 def _sampler(spec: TrialsSpec, number: int) -> BaseSampler:

@@ -102,7 +102,8 @@ class TrialsSpec(Frozen):
         None,
         description="`grid`: every combination of the lists. `random`: settings drawn by `seed`. `tpe`, `gp`: the "
         "first round is drawn, each later one proposed by what all before came to, with a tree-structured Parzen "
-        "estimator or a Gaussian process. Empty: `random` where `draws` is given, else `grid`.",
+        "estimator or a Gaussian process; at rungs they choose by what trials are expected to come to. Empty: `random` "
+        "where `draws` is given, else `grid`.",
     )
     warm_start: str | None = Field(
         None,

@@ -15,7 +15,7 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.search.configuration import Configuration, is_of_shards
 from headway.tasks.search.earlier_trials import EarlierTrials, read_earlier
 from headway.tasks.search.pace import pace_of, require_worthwhile
-from headway.tasks.search.proposals import PastTrial, next_round
+from headway.tasks.search.proposals import PastTrial, next_round, prospects
 from headway.tasks.search.rungs import (
     RungScore,
     num_promoted,
@@ -245,15 +245,19 @@ class _Search:
                 return
             following = self._levels[level + 1]
             scores = [
-                RungScore(
-                    number=number, value=self._trials[number].value_at(step), is_ahead=self._is_ahead(number, following)
-                )
-                for number in scored
+                RungScore(number=number, value=value, is_ahead=self._is_ahead(number, following))
+                for number, value in self._prospects(step, scored).items()
             ]
             # By how many were to come here: of those that failed none goes on, and those ahead make no more places.
             num_planned = num_promoted(num_planned - sum(each.is_ahead for each in scores), step, following)
             on, staying = promoted(scores, num_planned)
             self._report(step, scored, on)
+
+    def _prospects(self, step: int, scored: Sequence[int]) -> dict[int, float]:
+        """By trial, what decides who goes on from a rung; lower is better."""
+        records = [_record(each) for each in self._trials.values()]
+        at_rung = {number: self._trials[number].value_at(step) for number in scored}
+        return prospects(self._spec, records, at_rung, self._levels[-1])
 
     def _is_ahead(self, number: int, following: int) -> bool:
         """Whether going on to the next rung costs nothing."""
@@ -351,7 +355,8 @@ class _Search:
         shown = figure(self._trials[best].figures[step].value)
         where = f"step {step:,} of {self._levels[-1]:,}"
         named = ", ".join(map(str, on[:NAMED_IN_A_LINE])) + (", ..." if len(on) > NAMED_IN_A_LINE else "")
-        follows = f"; {len(on)} of {len(scored)} go on: {named}" if on else ""
+        how = ", by what they are expected to come to" if self._spec.is_learning else ""
+        follows = f"; {len(on)} of {len(scored)} go on{how}: {named}" if on else ""
         self._context.ledger.event(
             "rung",
             message=f"{where}: {count(len(scored), 'trial')}, the best is {best} with {shown}{follows}; "
