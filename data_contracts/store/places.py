@@ -21,6 +21,7 @@ UNUSABLE = (
     *(errno.EHOSTDOWN, errno.ETIMEDOUT, *MISPLACED),
 )
 """What the system answers of a place that is there and cannot be used: no right to it, or its mount or disk fails."""
+PUT_BACK = "Move aside what lies there, and put the file back from a copy."
 PUT_RIGHT = "Put right what lies at that path, such as a file where a folder belongs, and run again."
 LOCAL = "HEADWAY_LOCAL"
 """Environment: the folder that holds the local sides of remote workspaces; `headway` in the user's cache by default."""
@@ -49,7 +50,7 @@ def confined_in(folder: Path, relative: str) -> Path:
     except RuntimeError as error:  # as Python calls a circle of links before 3.13
         raise IntegrityError("its links lead in a circle.", where=str(path), advice=PUT_RIGHT) from error
     if not is_inside:
-        raise IntegrityError("a link leads out of the workspace.", where=str(path))
+        raise IntegrityError("a link leads out of the workspace.", where=str(path), advice=PUT_BACK)
     return path
 
 

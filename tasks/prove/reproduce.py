@@ -34,9 +34,10 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import gang_for
 from headway.tasks.core.run_result import checkpoint_here
 from headway.tasks.retention.reachability import REPRODUCTIONS
+from headway.tasks.rows.heldout_parts import evaluated
 from headway.tasks.rows.label_unit import number_shape
 from headway.tasks.stages.launch import fetch_start, step_facts
-from headway.tasks.stages.scoring import run_evaluation
+from headway.tasks.stages.scoring import only, run_evaluation
 from headway.tasks.stages.training_watch import TrainingWatch
 from headway.training.checkpoint.inexactness import inexactness
 from headway.training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, TensorDifference, directory_name, run_folder
@@ -87,7 +88,7 @@ class Reproduction(Frozen):
     tensors: tuple[TensorDifference, ...]
     """Those whose bits differ: weights, and the optimizer's state."""
     figures: tuple[MetricComparison, ...]
-    """Of the registered report, and the reproduced model's on the same examples."""
+    """Of the registered report, and the reproduced model's on the same examples; none where it does not say which."""
     first_step_apart: int | None
     """The first step whose loss was recorded otherwise; None: there is none, or the run's own record is gone."""
     changed: tuple[EnvironmentChange, ...]
@@ -284,11 +285,16 @@ def _tensors(
 
 def _figures(context: RunContext, trial: ReproductionRun, checkpoint: Path) -> tuple[MetricComparison, ...]:
     run, report = trial.candidate.run, trial.report
+    if report.num_ranking_examples and report.heldout_parts is None:  # of an earlier version
+        return ()
     request = EvaluationRequest(
         checkpoint=str(checkpoint), run=run.sha256, manifest=report.manifest.sha256, split=report.split, baselines=False
     )
     scores = run_evaluation(context, trial.launch, run, request, trial.folder / "evaluate")
-    yardstick = metric_set_for(context.workspace, context.workspace.load(report.manifest, ShardManifest))
+    shards = context.workspace.load(report.manifest, ShardManifest)
+    if report.heldout_parts is not None:
+        scores = only(scores, evaluated(context.workspace, report.heldout_parts, shards, scores.examples))
+    yardstick = metric_set_for(context.workspace, shards)
     found = []
     for measure in yardstick.measures:
         if measure.name in report.metrics and measure.is_defined(scores.sums):

@@ -269,6 +269,7 @@ def _evaluate(
         examples_sha256=bench.examples_sha256(candidate.run, own.examples),
         num_examples=len(own.examples),
         num_ranking_examples=len(scored.examples) - len(own.examples),
+        heldout_parts=parts.document,
         metric=measure.name,
         greater_is_better=measure.greater_is_better,
         metrics={
