@@ -90,7 +90,7 @@ def read(workspace: Workspace, pipeline: str) -> Tuning | None:
     try:
         data = workspace.read_if_there(where, MAX_RECORD_BYTES)
         tuning = None if data is None else Tuning.model_validate(parse_json(data))
-    except (ValidationError, ValueError, OSError) as error:
+    except (ValidationError, ValueError, OSError, IntegrityError) as error:
         raise unusable(where) from error
     if tuning is not None and (tuning.format_version, tuning.pipeline) != (FORMAT_VERSION, pipeline):
         raise unusable(where)

@@ -11,6 +11,7 @@ import pytest
 from headway.flows.ci import checks
 from headway.flows.ci.child import BY_EXIT_CODE, _error
 from headway.flows.ci.results import CHECKS
+from headway.flows.config.request import CONTINUED_BY, ComparisonRequest
 from tests.flows.ci.conftest import edit, git
 
 pytestmark = pytest.mark.process
@@ -43,6 +44,16 @@ def test_an_unchanged_checkout_passes_with_0_and_every_check_has_a_result(ci, ch
     assert answer.page.startswith("## ✅ headway ci tiny.yaml: 5 checks passed, 5 skipped\n")
     assert answer.report["base_commit"] == git(checkout, "rev-parse", "main")
     assert git(checkout, "status", "--porcelain") == "", "nothing was written in the checkout"
+
+
+def test_what_continues_a_comparison_names_no_file_that_goes_with_the_check(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    check = checks.CiRequest(pipeline="tiny", base="origin/main", trials=2)
+    compared = ComparisonRequest(pipeline="tiny", workspace=str(tmp_path), against=str(tmp_path / "base.yaml"), seeds=2)
+    assert "--against" in compared.command, "asked for by hand"
+    monkeypatch.setenv(CONTINUED_BY, check.command(str(tmp_path)))
+    assert compared.command.endswith(f"headway ci tiny --base origin/main --trials 2 --workspace {tmp_path}")
 
 
 def test_a_breaking_change_needs_a_major_version(ci, checkout) -> None:
