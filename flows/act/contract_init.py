@@ -467,7 +467,7 @@ def _class_lines(drafted: ContractDraft) -> Iterator[str]:
         yield f"two values   {what}. If these are classes, {advice}"
 
 
-TRUTHS = frozenset("yes no y n true false t f on off 0 1".split())
+TRUTHS = frozenset(["yes", "no", "y", "n", "true", "false", "t", "f", "on", "off", "0", "1"])
 """How files write yes and no: of one file each, two of them are the classes; of several, all are."""
 
 

@@ -177,9 +177,7 @@ def evaluated(workspace: Workspace, document: Link, shards: ShardManifest, examp
     return _told_apart(_masks_of(workspace, document, shards, examples)).evaluation
 
 
-def _masks_of(
-    workspace: Workspace, document: Link, shards: ShardManifest, examples: Sequence[str] | None
-) -> _Masks:
+def _masks_of(workspace: Workspace, document: Link, shards: ShardManifest, examples: Sequence[str] | None) -> _Masks:
     found = workspace.load(document, HeldoutParts)
     masks = _Masks(_from_text(found.ranking, found.num_examples), _from_text(found.apart, found.num_examples))
     if examples is None or metric_set_for(workspace, shards).predicts != "tokens":
