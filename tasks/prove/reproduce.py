@@ -34,7 +34,7 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import gang_for
 from headway.tasks.core.run_result import checkpoint_here
 from headway.tasks.retention.reachability import REPRODUCTIONS
-from headway.tasks.rows.heldout_parts import evaluated
+from headway.tasks.rows.heldout_parts import HeldoutParts, evaluated
 from headway.tasks.rows.label_unit import number_shape
 from headway.tasks.stages.launch import fetch_start, step_facts
 from headway.tasks.stages.scoring import only, run_evaluation
@@ -147,6 +147,9 @@ def prepare(context: RunContext, registration: Link, launch: LaunchSpec, *, agai
     # Hours of training on an altered file would prove nothing: it is found before they begin.
     for file in _read_by(workspace, run, training):
         stages.check_file(workspace, file, context.digests)
+    report = workspace.load(document.evaluation, EvaluationReport)
+    if report.heldout_parts is not None:
+        workspace.load(report.heldout_parts, HeldoutParts)
     folder = reproduction_folder(workspace, run.link)
     folder.mkdir(parents=True, exist_ok=True)
     if again:
@@ -163,7 +166,7 @@ def prepare(context: RunContext, registration: Link, launch: LaunchSpec, *, agai
     world_size = candidate.manifest.world_size
     return ReproductionRun(
         candidate=candidate,
-        report=workspace.load(document.evaluation, EvaluationReport),
+        report=report,
         training=training,
         # Outside of mode `exact` the bits depend on the number of ranks; where they run changes nothing.
         launch=launch.model_copy(update={"nodes": 1, "ranks_per_node": world_size}),
