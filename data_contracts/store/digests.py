@@ -17,8 +17,7 @@ from typing import Any, BinaryIO, Literal, Protocol
 from blake3 import blake3
 
 from headway.data_contracts.store.errors import DataError, IntegrityError
-from headway.data_contracts.store.places import PUT_BACK
-from headway.data_contracts.store.regular_files import NotRegular, open_unbuffered
+from headway.data_contracts.store.regular_files import PUT_BACK, NotRegular, open_unbuffered
 
 Algorithm = Literal["sha256", "blake3"]
 """Of a file's digest; both have 32 bytes."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headway.data_contracts.store.errors import EnvironmentProblem, IntegrityError
 from headway.data_contracts.store.full_disk import is_out_of_space
-from headway.data_contracts.store.regular_files import NotRegular
+from headway.data_contracts.store.regular_files import PUT_BACK, NotRegular
 
 NO_RIGHT = (errno.EACCES, errno.EPERM)
 MISPLACED = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
@@ -21,7 +21,6 @@ UNUSABLE = (
     *(errno.EHOSTDOWN, errno.ETIMEDOUT, *MISPLACED),
 )
 """What the system answers of a place that is there and cannot be used: no right to it, or its mount or disk fails."""
-PUT_BACK = "Move aside what lies there, and put the file back from a copy."
 PUT_RIGHT = "Put right what lies at that path, such as a file where a folder belongs, and run again."
 LOCAL = "HEADWAY_LOCAL"
 """Environment: the folder that holds the local sides of remote workspaces; `headway` in the user's cache by default."""

@@ -159,7 +159,7 @@ def parts_of(
     """
     document = _document(context, share, source, shards)
     masks = _masks_of(context.workspace, document, shards, examples)
-    parts = replace(_told_apart(masks), document=document)
+    parts = replace(_parts_by(masks), document=document)
     _require_some(share, masks, parts)
     return parts
 
@@ -174,7 +174,7 @@ def evaluated(workspace: Workspace, document: Link, shards: ShardManifest, examp
     Raises:
         IntegrityError: the document is gone or altered.
     """
-    return _told_apart(_masks_of(workspace, document, shards, examples)).evaluation
+    return _parts_by(_masks_of(workspace, document, shards, examples)).evaluation
 
 
 def _masks_of(workspace: Workspace, document: Link, shards: ShardManifest, examples: Sequence[str] | None) -> _Masks:
@@ -186,7 +186,7 @@ def _masks_of(workspace: Workspace, document: Link, shards: ShardManifest, examp
     return _Masks(*(mask[places] for mask in masks))
 
 
-def _told_apart(masks: _Masks) -> Parts:
+def _parts_by(masks: _Masks) -> Parts:
     return Parts(ranking=np.flatnonzero(masks.ranking).tolist(), evaluation=np.flatnonzero(~masks.apart).tolist())
 
 

@@ -193,7 +193,7 @@ def _own_report(context: RunContext, registry: RegistrySpec, checkpoint: Link, c
     try:
         report = workspace.load(registered.evaluation, EvaluationReport)
     except IntegrityError as error:
-        context.tell_damaged("evaluate", str(error))
+        context.report_damage("evaluate", str(error))
         return None
     was_champion = model_refs.was_champion(workspace, registry.model, registered.link)
     return registered.evaluation if was_champion or report.compared_with == champion else None

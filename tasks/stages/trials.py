@@ -185,7 +185,7 @@ def _find_usable_rung(context: RunContext, each: PlannedTrial, pause: Pause) -> 
         return None
     rung = context.workspace.load(record.document, Rung)
     if (problem := _of_another(context, each, rung)) is not None:
-        context.tell_damaged("rung", problem)
+        context.report_damage("rung", problem)
         context.workspace.remove(stages.record_path("rung", record.key))
         return None
     if find_intact(context, "score", inputs_at_rung(pause.evaluation, pause.step, rung.checkpoint)) is not None:
@@ -193,7 +193,7 @@ def _find_usable_rung(context: RunContext, each: PlannedTrial, pause: Pause) -> 
     try:
         require_files(context, read_candidate(context.workspace, rung.checkpoint))
     except (IntegrityError, FileNotFoundError) as error:
-        context.tell_damaged("rung", str(error))
+        context.report_damage("rung", str(error))
         context.workspace.remove(stages.record_path("rung", record.key))
         return None
     return rung
