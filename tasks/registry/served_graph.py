@@ -66,7 +66,7 @@ class ServedGraph(PythonModel):  # type: ignore[misc]
     def _advice_for_clients(self, error: Exception) -> str:
         """Who asks a server calls nothing of Python's."""
         advice: str = getattr(error, "advice", "")
-        if self._table is None:
+        if not advice or not self._config:
             return advice
         serving = importlib.import_module("headway.tasks.serving.prediction")
         return str(serving.FILL_IN) if advice == serving.MISSING else advice
