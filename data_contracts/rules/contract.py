@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -30,7 +30,7 @@ from headway.data_contracts.store.documents import Frozen, Severity
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.quarantine_limit import DEFAULT_LIMIT_RATIO
 from headway.data_contracts.types.column_types import COMMON_NAMES, PLAIN_NAMES, UnknownType, arrow_type
-from headway.data_contracts.types.strict_yaml import not_utf8, parse_yaml_model, read_text
+from headway.data_contracts.types.strict_yaml import nearest, not_utf8, parse_yaml_model, read_text, refused_at
 from headway.data_contracts.types.type_families import MEASURED, family
 
 UNPARSABLE = "unparsable"
@@ -99,6 +99,12 @@ class RowCount(Frozen):
     max: int | None = Field(default=None, ge=0, description="Greatest number of rows after quarantine.")
     severity: Severity = Field(default="critical", description="What a break means: critical refuses the data.")
 
+    @model_validator(mode="after")
+    def _takes_some(self) -> Self:
+        if self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        return self
+
 
 class Statistic(Frozen):
     """A bound on one figure of a whole column."""
@@ -115,9 +121,12 @@ class Statistic(Frozen):
     def _has_a_bound(self) -> Self:
         if self.min is None and self.max is None:
             raise ValueError("the rule asks nothing: give min or max")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
         return self
 
 
+RULE_SECTIONS = ("rules", "statistics", "keys", "ordering", "balance", "leakage", "drift", "freshness")
 AnyRule = Rule | Statistic | Key | Ordering | Balance | Leakage | Drift | Freshness
 
 
@@ -183,19 +192,28 @@ class Contract(Frozen):
 
     @model_validator(mode="after")
     def _rules_name_columns(self) -> Self:
-        rules: tuple[AnyRule, ...] = (*self.rules, *self.statistics, *self.set_rules)
-        ids = [rule.id for rule in rules]
-        for rule in rules:
-            for column in _columns_of(rule):
-                if column not in self.columns:
-                    raise ValueError(f"rule {rule.id} speaks of `{column}`, which is no column of the contract")
-            if ids.count(rule.id) > 1 or rule.id in OWN_RULE_IDS:
-                raise ValueError(f"two rules are called {rule.id}")
-            for problem in _misplaced_rule(rule, self.columns):
-                raise ValueError(f"rule {rule.id}: {problem}")
+        ids: set[str] = set()
+        for section in RULE_SECTIONS:
+            for place, rule in enumerate(getattr(self, section)):
+                for problem in self._rule_problems(rule, ids):
+                    raise refused_at((section, place), problem)
+                ids.add(rule.id)
         if self.splits and self.splits.column and self.splits.column not in self.columns:
-            raise ValueError(f"splits speaks of `{self.splits.column}`, which is no column of the contract")
+            raise refused_at(
+                ("splits", "column"), f"splits speaks of `{self.splits.column}`, which is no column of the contract"
+            )
         return self
+
+    def _rule_problems(self, rule: AnyRule, ids_before: Set[str]) -> Iterator[str]:
+        for column in _columns_of(rule):
+            if column not in self.columns:
+                close = nearest(column, set(self.columns)).rstrip(".")
+                yield f"rule {rule.id} speaks of `{column}`, which is no column of the contract.{close}".rstrip(".")
+                return
+        if rule.id in ids_before or rule.id in OWN_RULE_IDS:
+            yield f"two rules are called {rule.id}"
+        for problem in _misplaced_rule(rule, self.columns):
+            yield f"rule {rule.id}: {problem}"
 
 
 def _columns_of(rule: AnyRule) -> tuple[str, ...]:

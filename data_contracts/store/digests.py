@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Literal, Protocol
 from blake3 import blake3
 
 from headway.data_contracts.store.errors import DataError, IntegrityError
-from headway.data_contracts.store.regular_files import NotRegular, open_unbuffered
+from headway.data_contracts.store.regular_files import PUT_BACK, NotRegular, open_unbuffered
 
 Algorithm = Literal["sha256", "blake3"]
 """Of a file's digest; both have 32 bytes."""
@@ -73,7 +73,7 @@ def opened(path: Path, where: str = "") -> io.FileIO:
     try:
         return open_unbuffered(path)
     except NotRegular as error:
-        raise IntegrityError(f"is {error.what}, not a file.", where=where or str(path)) from error
+        raise IntegrityError(f"is {error.what}, not a file.", where=where or str(path), advice=PUT_BACK) from error
 
 
 def file_digest(path: Path, algorithm: Algorithm, where: str = "") -> str:

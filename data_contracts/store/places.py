@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headway.data_contracts.store.errors import EnvironmentProblem, IntegrityError
 from headway.data_contracts.store.full_disk import is_out_of_space
-from headway.data_contracts.store.regular_files import NotRegular
+from headway.data_contracts.store.regular_files import PUT_BACK, NotRegular
 
 NO_RIGHT = (errno.EACCES, errno.EPERM)
 MISPLACED = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
@@ -49,7 +49,7 @@ def confined_in(folder: Path, relative: str) -> Path:
     except RuntimeError as error:  # as Python calls a circle of links before 3.13
         raise IntegrityError("its links lead in a circle.", where=str(path), advice=PUT_RIGHT) from error
     if not is_inside:
-        raise IntegrityError("a link leads out of the workspace.", where=str(path))
+        raise IntegrityError("a link leads out of the workspace.", where=str(path), advice=PUT_BACK)
     return path
 
 

@@ -9,6 +9,8 @@ import stat
 from pathlib import Path
 from typing import Literal
 
+PUT_BACK = "Move aside what lies there, and put the file back from a copy."
+
 
 class NotRegular(FileNotFoundError):
     """Something lies there, and it is no file; for whoever reads what may be missing, it is."""

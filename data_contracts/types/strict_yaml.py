@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from headway.data_contracts.store.errors import (
     LIST_TYPES,
@@ -42,6 +42,7 @@ MAX_CHECKED = 1_000
 MAX_DIGITS = 40
 """Of an integer; decimals of 128 bits have 38."""
 CORRECT = "Correct the YAML there."
+REFUSED_AT = "refused_at"
 
 
 class _Loader(yaml.SafeLoader):
@@ -245,9 +246,16 @@ def _syntax_error(error: yaml.YAMLError, where: str) -> ConfigError:
 def _model_error(
     model_type: type[BaseModel], error: ValidationError, root: yaml.Node | None, where: str
 ) -> ConfigError:
-    details = error.errors(include_url=False)[:MAX_CHECKED]  # a list of wrong values has one for each
+    # A list of wrong values has one for each.
+    details = [_located(each) for each in error.errors(include_url=False)[:MAX_CHECKED]]
     causes = [each for each in details if not _is_consequence(each, details, root)]
     return _all_of(_merged(model_type, causes, root), where)
+
+
+def _located(detail: ErrorDetails) -> ErrorDetails:
+    if detail["type"] == REFUSED_AT:
+        detail["loc"] = (*detail["loc"], *detail["ctx"]["location"])
+    return detail
 
 
 def _is_consequence(detail: ErrorDetails, details: Sequence[ErrorDetails], root: yaml.Node | None) -> bool:
@@ -287,6 +295,16 @@ def _merged(
             yield place, f"must be {' or '.join(required)}{shown}.{' Write it in quotes.' if is_quoted else ''}"
         else:
             yield from ((place, _problem(model_type, each)) for each in same)
+
+
+def refused_at(location: Location, problem: str) -> PydanticCustomError:
+    """To be raised by a model's own check of values that do not go together: one of them, by its location within the
+    model. By itself a check speaks of the whole, whose line tells nothing.
+
+    Args:
+        problem: the end of a sentence.
+    """
+    return PydanticCustomError(REFUSED_AT, "{problem}", {"problem": problem, "location": location})
 
 
 def refused_values(text: str, problems: Iterable[tuple[Location, str]], where: str) -> ConfigError:

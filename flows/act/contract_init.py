@@ -456,11 +456,19 @@ def _class_lines(drafted: ContractDraft) -> Iterator[str]:
     if alike:
         named = "; ".join(" and ".join(map(repr, names)) for names in alike[:MAX_NAMED])
         yield f"alike        {named}: a class each, though case and spaces alone differ: write them alike, draft anew"
+    truths = {_plain(name): name for name in rows if _plain(name) in TRUTHS}
+    if len(truths) > 2 and len(truths) == len({_plain(name) for name in rows}):
+        named = ", ".join(repr(truths[name]) for name in sorted(truths))
+        yield f"alike        {named}: a class each, though all say yes or no: write them in one manner, draft anew"
     if drafted.label is not None and drafted.label.two_numbers is not None:
         low, high = drafted.label.two_numbers
         what = f"{drafted.label.column} is {low:g} or {high:g}, and has fractions"
         advice = "write them as whole numbers or words (pandas: `.astype('Int64')`), and draft anew"
         yield f"two values   {what}. If these are classes, {advice}"
+
+
+TRUTHS = frozenset(["yes", "no", "y", "n", "true", "false", "t", "f", "on", "off", "0", "1"])
+"""How files write yes and no: of one file each, two of them are the classes; of several, all are."""
 
 
 def _plain(name: str) -> str:

@@ -125,6 +125,8 @@ def print_reproduction(report: ReproductionReport) -> None:
     for figure in made.figures:
         same = "agrees" if figure.agrees else f"now {figure.reproduced!r}"
         console.print(f"  {figure.figure:<12} {figure.registered!r} registered, {same}")
+    if not made.figures:
+        console.print("  figures      not compared: the registered report does not say which examples it is of")
     if made.first_step_apart is not None:
         console.print(f"  loss         differs from step {made.first_step_apart:,} on")
     if made.changed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,8 @@ from headway.flows.config.first_step import check_encodes, check_first_step
 from headway.flows.config.pipeline_file import named_pipeline, same_named, shared_name
 from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from headway.flows.config.preflight import check_contract, check_encoder, check_pipeline_recipe, check_tracking_uri
-from headway.flows.config.request import RetrainRequest
+from headway.flows.config.request import CONTINUED_BY, RetrainRequest
+from headway.flows.console.commands import command_name, workspace_option
 from headway.flows.console.environment import project_folder
 from headway.flows.rehearse.project import TEAMS_OWN, SmallProject, make_small_project
 from headway.flows.show.plan import make_plan
@@ -49,6 +51,11 @@ class CiRequest:
     """Seeds by which the change's settings are held against the base's; 0: they are not."""
     register: bool = False
     """The full run's model, as a version and challenger."""
+
+    def command(self, workspace: str) -> str:
+        """What a person types to have settings compared once more."""
+        words = (command_name(), "ci", self.pipeline, "--base", self.base, "--trials", str(self.trials))
+        return f"{shlex.join(words)}{workspace_option(workspace)}"
 
 
 class Checks:
@@ -207,7 +214,13 @@ class Checks:
             )
         arguments = ("--against", str(self._before), "--seeds", str(self._request.trials))
         workspace = ("--workspace", self._workspace, "--json", "--note", "headway ci")
-        made = headway("trials", self._request.pipeline, *arguments, *workspace, on_event=self._on_event)
+        # The base's file goes with this command, which so is what continues the runs of both.
+        environment = {**os.environ, CONTINUED_BY: self._request.command(self._workspace)}
+        made = headway(
+            *("trials", self._request.pipeline, *arguments, *workspace),
+            environment=environment,
+            on_event=self._on_event,
+        )
         sides = () if made["is_same"] else (("the change", made["this"]), ("the base", made["other"]))
         details = tuple(f"{name}: {_settings(side)}; {_by_seed(side)}" for name, side in sides)
         message = f"{made['verdict']} (this is the change, the other {self._base.message})"

@@ -55,6 +55,11 @@ def ci(
 
     A breaking change of the contract needs a new major version. The exit code is that of the first check that failed.
     """
+    # A check that was asked for and cannot be made would pass a change unseen.
+    if trials and not base:
+        raise typer.BadParameter("settings are compared with those of a base: give --base REF.", param_hint="--trials")
+    if register and not full:
+        raise typer.BadParameter("it goes with --full, whose model it registers.", param_hint="--register")
     from headway.flows.ci.checks import Checks, CiRequest
     from headway.flows.ci.pages import Progress, print_result, print_verdict
 

@@ -15,7 +15,7 @@ from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.file_systems import CREDENTIALS
 from headway.data_contracts.store.installation import HOME
-from headway.data_contracts.types.strict_yaml import not_utf8, parse_yaml_model, read_text, refused_values
+from headway.data_contracts.types.strict_yaml import not_utf8, parse_yaml_model, read_text, refused_at, refused_values
 from headway.flows.config.cost_bound import CostBoundSpec
 from headway.flows.config.job_class import JobClass
 from headway.flows.config.triggers import TriggersSpec
@@ -94,9 +94,10 @@ class PipelineSpec(Frozen):
             return self
         figures = [measure.name for measure in metric_set.measures]
         if foreign := sorted(set(self.promotion.floors) - set(figures)):
-            raise ValueError(
+            raise refused_at(
+                ("promotion", "floors", foreign[0]),
                 f"promotion.floors names {', '.join(foreign)}, which no report of this pipeline has: its figures are "
-                f"{', '.join(figures)}"
+                f"{', '.join(figures)}",
             )
         return self
 
@@ -112,31 +113,40 @@ class PipelineSpec(Frozen):
     def _is_validated_on_rows_apart(self) -> Self:
         validation, metric_set = self.training.validation, self._metric_set
         if (validation is not None) != (VALIDATION in self.shards.splits):
-            raise ValueError(
-                "training.validation needs rows: give shards.validation_fraction, or shards.split.validation"
-                if validation is not None
-                else "shards keep rows from training for validation, and training.validation does not look at them"
+            if validation is not None:
+                raise refused_at(
+                    ("training", "validation"),
+                    "training.validation needs rows: give shards.validation_fraction, or shards.split.validation",
+                )
+            raise refused_at(
+                ("shards",),
+                "shards keep rows from training for validation, and training.validation does not look at them: give "
+                "it, such as {every_steps: 50}, or keep none",
             )
         if validation is not None and metric_set is not None:
             try:
                 validating_measure(metric_set, validation.metric)
             except ConfigError as error:
-                raise ValueError(f"{error.where}: {error.what}") from error
+                raise refused_at(("training", "validation", "metric"), error.what.rstrip(".")) from error
         return self
 
     @model_validator(mode="after")
     def _searches_in_its_windows(self) -> Self:
         if self.trials is not None and self.trials.every is not None and self.windows is None:
-            raise ValueError("trials.every begins a search in the pipeline's windows, and it has none: say `windows`")
+            raise refused_at(
+                ("trials", "every"),
+                "trials.every begins a search in the pipeline's windows, and it has none: say `windows`",
+            )
         return self
 
     @model_validator(mode="after")
     def _cuts_out_its_shadow(self) -> Self:
         named = "" if self.promotion.shadow is None else self.promotion.shadow.slice
         if " = " in named and not any(named.startswith(by.prefix) for by in self.evaluation.slices):
-            raise ValueError(
+            raise refused_at(
+                ("promotion", "shadow", "slice"),
                 f"promotion.shadow.slice names {named!r}, and evaluation.slices does not cut by "
-                f"{named.partition(' = ')[0]!r}: no report would have it"
+                f"{named.partition(' = ')[0]!r}: no report would have it",
             )
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import Self
 
@@ -149,6 +150,10 @@ class TrialsRequest(TrainingRequest):
         return trials_command(self.pipeline, self.workspace, *self._options)
 
 
+CONTINUED_BY = "HEADWAY_CONTINUED_BY"
+"""The command that asked for a comparison with a file which goes with it."""
+
+
 class ComparisonRequest(TrainingRequest):
     """Hold a pipeline's settings of training against those of another pipeline file, over seeds."""
 
@@ -157,6 +162,8 @@ class ComparisonRequest(TrainingRequest):
 
     @property
     def command(self) -> str:
+        if asked_by := os.environ.get(CONTINUED_BY):
+            return asked_by
         options = ("--against", shlex.quote(self.against), "--seeds", str(self.seeds))
         return trials_command(self.pipeline, self.workspace, *options, *self._options)
 

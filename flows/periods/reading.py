@@ -180,7 +180,7 @@ def _stale(workspace: Workspace) -> StaleFiles:
     try:
         found = clean.plan(workspace, older_than_s=policy.older_than_days * DAY_S, keep_last=policy.keep_last)
     except HeadwayError as error:  # a report has all else
-        return StaleFiles(num_files=0, size_bytes=0, problem=error.what)
+        return StaleFiles(num_files=0, size_bytes=0, problem=str(error))
     return StaleFiles(num_files=len(found.files), size_bytes=sum(each.size_bytes for each in found.files))
 
 

@@ -60,8 +60,16 @@ class RunContext:
     """The command that continues it."""
     finds_only: bool = False
     """Nothing is made: the first stage that is not found ends the flow run."""
+    reported_damage: set[str] = field(default_factory=set)
+    """A record is looked up by several stages, and again once the run is locked."""
     traceparent: str = ""
     """The flow run's own span, as W3C's header has it: what ranks write down names the same trace."""
+
+    def report_damage(self, stage: str, message: str) -> None:
+        """Say once that a record of a stage, or what it names, is damaged: it is made again."""
+        if message not in self.reported_damage:
+            self.reported_damage.add(message)
+            self.ledger.event("stage.damaged", stage=stage, message=message)
 
     def require_time(self, doing: str) -> None:
         """Raises `RunStopped` when the time is over, or the bound on the cost is reached."""

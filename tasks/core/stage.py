@@ -181,5 +181,5 @@ def find_intact(context: RunContext, stage: str, inputs: Mapping[str, Any]) -> s
     try:
         return stages.find(context.workspace, stage, stages.stage_key(stage, inputs), context.digests)
     except IntegrityError as error:
-        context.ledger.event("stage.damaged", stage=stage, message=str(error))
+        context.report_damage(stage, str(error))
         return None

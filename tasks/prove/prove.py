@@ -37,6 +37,7 @@ from headway.tasks.prove.registered_copy import Expected, fault_of
 from headway.tasks.registry import mlflow_store, model_refs
 from headway.tasks.registry.model_export import name_in_model, registered_graph
 from headway.tasks.registry.model_versions import lineage
+from headway.tasks.rows.heldout_parts import HeldoutParts
 from headway.training.checkpoint.layout import checkpoint_path, run_folder, stored_files
 from headway.training.checkpoint.tensor_digest import stored_tensors_sha256
 from headway.training.graph_check.safe_graph import require_safe_graph
@@ -179,6 +180,8 @@ def _chain(
     yield _in_mlflow(workspace, name, version, link, registration, may_ask, aliases)
     evaluation = workspace.load(registration.evaluation, EvaluationReport)
     yield _document("evaluation", registration.evaluation)
+    if evaluation.heldout_parts is not None:
+        yield from _heldout_parts(workspace, evaluation, evaluation.heldout_parts)
     checkpoint = workspace.load(registration.checkpoint, CheckpointManifest)
     yield _document("checkpoint manifest", registration.checkpoint)
     yield from _checkpoint(workspace, checkpoint, registration.run)
@@ -190,6 +193,18 @@ def _chain(
     for other in _mixed_in(run):
         yield from _as_mixed_in(read_source(workspace.load(other, ShardManifest).snapshot))
     yield from _ancestors(workspace, run)
+
+
+def _heldout_parts(workspace: Workspace, evaluation: EvaluationReport, link: Link) -> Iterator[ChainLink]:
+    """Which held-out examples the evaluation is of."""
+    parts = workspace.load(link, HeldoutParts)
+    yield _document("held-out parts", link)
+    num_scored = evaluation.num_examples + evaluation.num_ranking_examples
+    bonds = {
+        "the held-out parts are of the evaluation's shards": parts.manifest == evaluation.manifest,
+        "the held-out parts have the evaluation's examples": parts.num_examples >= num_scored,
+    }
+    yield _bound(bonds)
 
 
 def _belong_together(

@@ -34,9 +34,10 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import gang_for
 from headway.tasks.core.run_result import checkpoint_here
 from headway.tasks.retention.reachability import REPRODUCTIONS
+from headway.tasks.rows.heldout_parts import HeldoutParts, evaluated
 from headway.tasks.rows.label_unit import number_shape
 from headway.tasks.stages.launch import fetch_start, step_facts
-from headway.tasks.stages.scoring import run_evaluation
+from headway.tasks.stages.scoring import only, run_evaluation
 from headway.tasks.stages.training_watch import TrainingWatch
 from headway.training.checkpoint.inexactness import inexactness
 from headway.training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, TensorDifference, directory_name, run_folder
@@ -87,7 +88,7 @@ class Reproduction(Frozen):
     tensors: tuple[TensorDifference, ...]
     """Those whose bits differ: weights, and the optimizer's state."""
     figures: tuple[MetricComparison, ...]
-    """Of the registered report, and the reproduced model's on the same examples."""
+    """Of the registered report, and the reproduced model's on the same examples; none where it does not say which."""
     first_step_apart: int | None
     """The first step whose loss was recorded otherwise; None: there is none, or the run's own record is gone."""
     changed: tuple[EnvironmentChange, ...]
@@ -146,6 +147,9 @@ def prepare(context: RunContext, registration: Link, launch: LaunchSpec, *, agai
     # Hours of training on an altered file would prove nothing: it is found before they begin.
     for file in _read_by(workspace, run, training):
         stages.check_file(workspace, file, context.digests)
+    report = workspace.load(document.evaluation, EvaluationReport)
+    if report.heldout_parts is not None:
+        workspace.load(report.heldout_parts, HeldoutParts)
     folder = reproduction_folder(workspace, run.link)
     folder.mkdir(parents=True, exist_ok=True)
     if again:
@@ -162,7 +166,7 @@ def prepare(context: RunContext, registration: Link, launch: LaunchSpec, *, agai
     world_size = candidate.manifest.world_size
     return ReproductionRun(
         candidate=candidate,
-        report=workspace.load(document.evaluation, EvaluationReport),
+        report=report,
         training=training,
         # Outside of mode `exact` the bits depend on the number of ranks; where they run changes nothing.
         launch=launch.model_copy(update={"nodes": 1, "ranks_per_node": world_size}),
@@ -284,11 +288,16 @@ def _tensors(
 
 def _figures(context: RunContext, trial: ReproductionRun, checkpoint: Path) -> tuple[MetricComparison, ...]:
     run, report = trial.candidate.run, trial.report
+    if report.num_ranking_examples and report.heldout_parts is None:  # of an earlier version
+        return ()
     request = EvaluationRequest(
         checkpoint=str(checkpoint), run=run.sha256, manifest=report.manifest.sha256, split=report.split, baselines=False
     )
     scores = run_evaluation(context, trial.launch, run, request, trial.folder / "evaluate")
-    yardstick = metric_set_for(context.workspace, context.workspace.load(report.manifest, ShardManifest))
+    shards = context.workspace.load(report.manifest, ShardManifest)
+    if report.heldout_parts is not None:
+        scores = only(scores, evaluated(context.workspace, report.heldout_parts, shards, scores.examples))
+    yardstick = metric_set_for(context.workspace, shards)
     found = []
     for measure in yardstick.measures:
         if measure.name in report.metrics and measure.is_defined(scores.sums):

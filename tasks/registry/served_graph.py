@@ -58,10 +58,18 @@ class ServedGraph(PythonModel):  # type: ignore[misc]
             # Else MLflow's server sends the whole stack, with this machine's paths, to whoever asked. An error of
             # Headway's says what happened, and what to do, apart from where.
             message = getattr(error, "what", "") or str(error) or type(error).__name__
-            why = " ".join([message.splitlines()[0][:MAX_CHARACTERS], getattr(error, "advice", "")]).strip()
+            why = " ".join([message.splitlines()[0][:MAX_CHARACTERS], self._advice_for_clients(error)]).strip()
             if isinstance(error, ImportError):
                 raise MlflowException(why) from error
             raise MlflowException.invalid_parameter_value(f"the graph takes no such input: {why}") from error
+
+    def _advice_for_clients(self, error: Exception) -> str:
+        """Who asks a server calls nothing of Python's."""
+        advice: str = getattr(error, "advice", "")
+        if not advice or not self._config:
+            return advice
+        serving = importlib.import_module("headway.tasks.serving.prediction")
+        return str(serving.FILL_IN) if advice == serving.MISSING else advice
 
     def _answer(self, rows: Any) -> Any:
         import torch

@@ -61,7 +61,7 @@ def repaired_state_in_use(context: RunContext) -> RefEntry | None:
             )
         with contextlib.suppress(RefConflict):  # another retrain has repaired it: its entry is read again
             refs.move(context.workspace, name, entry.target, expected=entry, reason=RECOVERED, detail=entry.detail)
-            context.ledger.event("stage.damaged", stage="fit", message=message)
+            context.report_damage("fit", message)
 
 
 def _last_trained(workspace: Workspace, pipeline: str) -> RunSpec | None:

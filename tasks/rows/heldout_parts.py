@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from headway.data_contracts.sources.reading import SourceSpec
 from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import Document, Json, Link, ShardManifest
 from headway.data_contracts.store.errors import DataError, RefConflict
+from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.code_version import code_version
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.stage import StageOutput, find_or_make
@@ -67,13 +69,16 @@ class _Masks(NamedTuple):
     apart: NDArray[np.bool_]
 
 
-class Parts(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Parts:
     """Held-out examples, by their numbers in the order of their names."""
 
     ranking: list[int]
     """Trials are ranked on these."""
     evaluation: list[int]
     """Reports and the gate go by these."""
+    document: Link | None = field(default=None, compare=False)
+    """Where it is written down; None: nothing ranks, or ever did."""
 
 
 def ref_of(pipeline: str) -> str:
@@ -131,10 +136,8 @@ def require_parts(context: RunContext, share: float, source: SourceSpec, manifes
         DataError: as `parts_of`.
     """
     shards = context.workspace.load(manifest, ShardManifest)
-    if not ranking_fraction(context, share, shards):
-        return
-
-    _parts(context, share, _masks(context, share, source, shards), None)
+    if ranking_fraction(context, share, shards):
+        parts_of(context, share, source, shards)
 
 
 def parts_of(
@@ -154,15 +157,41 @@ def parts_of(
         DataError: nothing is left to evaluate by, or to rank by where a share is to; or a file of the source is gone or
             changed since the snapshot.
     """
-    masks = _masks(context, share, source, shards)
-    packed = metric_set_for(context.workspace, shards).predicts == "tokens"
-    places = places_of_examples(shards, HELDOUT, examples) if packed and examples is not None else None
-    return _parts(context, share, masks, places)
+    document = _document(context, share, source, shards)
+    masks = _masks_of(context.workspace, document, shards, examples)
+    parts = replace(_parts_by(masks), document=document)
+    _require_some(share, masks, parts)
+    return parts
 
 
-def _parts(context: RunContext, share: float, masks: _Masks, places: Sequence[int] | None) -> Parts:
-    ranks, is_apart = masks if places is None else _Masks(*(mask[places] for mask in masks))
-    parts = Parts(ranking=np.flatnonzero(ranks).tolist(), evaluation=np.flatnonzero(~is_apart).tolist())
+def evaluated(workspace: Workspace, document: Link, shards: ShardManifest, examples: Sequence[str]) -> list[int]:
+    """The examples that a report was made of, by what it names; without the source.
+
+    Args:
+        document: `EvaluationReport.heldout_parts`.
+        examples: names of all that are held out, as scores have them.
+
+    Raises:
+        IntegrityError: the document is gone or altered.
+    """
+    return _parts_by(_masks_of(workspace, document, shards, examples)).evaluation
+
+
+def _masks_of(workspace: Workspace, document: Link, shards: ShardManifest, examples: Sequence[str] | None) -> _Masks:
+    found = workspace.load(document, HeldoutParts)
+    masks = _Masks(_from_text(found.ranking, found.num_examples), _from_text(found.apart, found.num_examples))
+    if examples is None or metric_set_for(workspace, shards).predicts != "tokens":
+        return masks
+    places = places_of_examples(shards, HELDOUT, examples)
+    return _Masks(*(mask[places] for mask in masks))
+
+
+def _parts_by(masks: _Masks) -> Parts:
+    return Parts(ranking=np.flatnonzero(masks.ranking).tolist(), evaluation=np.flatnonzero(~masks.apart).tolist())
+
+
+def _require_some(share: float, masks: _Masks, parts: Parts) -> None:
+    ranks, is_apart = masks
     if not parts.evaluation or (share and not parts.ranking):
         before = int(np.count_nonzero(is_apart & ~ranks))
         raise DataError(
@@ -172,10 +201,9 @@ def _parts(context: RunContext, share: float, masks: _Masks, places: Sequence[in
             where="evaluation.ranking_share",
             advice="Add data, raise shards.heldout_fraction, or change the share, so that there are some of both.",
         )
-    return parts
 
 
-def _masks(context: RunContext, share: float, source: SourceSpec, shards: ShardManifest) -> _Masks:
+def _document(context: RunContext, share: float, source: SourceSpec, shards: ShardManifest) -> Link:
     fraction = ShardSpec.model_validate(shards.spec).whole_fraction * share
     apart = ranking_fraction(context, share, shards)
 
@@ -191,8 +219,7 @@ def _masks(context: RunContext, share: float, source: SourceSpec, shards: ShardM
         return StageOutput(document=document)
 
     inputs = {"manifest": shards.sha256, "share": share, "set_apart": apart, "code": code_version(*CODE)}
-    found = context.workspace.load(find_or_make(context, "parts", inputs, made, span="evaluate.parts"), HeldoutParts)
-    return _Masks(_from_text(found.ranking, found.num_examples), _from_text(found.apart, found.num_examples))
+    return find_or_make(context, "parts", inputs, made, span="evaluate.parts")
 
 
 def _as_text(mask: NDArray[np.bool_]) -> str:

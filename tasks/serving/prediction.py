@@ -51,6 +51,7 @@ MAX_COLUMNS_SHOWN = 12
 WINDOWS_AT_ONCE = 16
 """Bounds the memory of a call."""
 OnMissing = Literal["refuse", "null"]
+FILL_IN = "Fill it in, or leave such rows out."
 MISSING = "Fill it in, leave such rows out, or have `predict(rows, on_missing='null')` answer null for them."
 
 

@@ -193,7 +193,7 @@ def _own_report(context: RunContext, registry: RegistrySpec, checkpoint: Link, c
     try:
         report = workspace.load(registered.evaluation, EvaluationReport)
     except IntegrityError as error:
-        context.ledger.event("stage.damaged", stage="evaluate", message=str(error))
+        context.report_damage("evaluate", str(error))
         return None
     was_champion = model_refs.was_champion(workspace, registry.model, registered.link)
     return registered.evaluation if was_champion or report.compared_with == champion else None
@@ -269,6 +269,7 @@ def _evaluate(
         examples_sha256=bench.examples_sha256(candidate.run, own.examples),
         num_examples=len(own.examples),
         num_ranking_examples=len(scored.examples) - len(own.examples),
+        heldout_parts=parts.document,
         metric=measure.name,
         greater_is_better=measure.greater_is_better,
         metrics={

@@ -161,7 +161,7 @@ def registered_before(context: RunContext, registry: RegistrySpec, checkpoint: L
         record = stages.recorded(workspace, "register", key)
         return None if record is None else workspace.load(record.document, Registration)
     except IntegrityError as error:
-        context.ledger.event("stage.damaged", stage="register", message=str(error))
+        context.report_damage("register", str(error))
         return None
 
 

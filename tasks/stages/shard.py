@@ -141,11 +141,11 @@ def current_fitted_state(
         if not isinstance(state, Refit):
             return state.link
         if state.damage:
-            context.ledger.event("stage.damaged", stage="fit", message=state.damage)
+            context.report_damage("fit", state.damage)
         link = _newly_fitted(context, spec, source, snapshot, receipt)
         if entry is not None and state.damage and link != entry.target:
             message = f"{entry.target.short} came from earlier data; {link.short}, fitted on today's, takes its place."
-            context.ledger.event("stage.damaged", stage="fit", message=message)
+            context.report_damage("fit", message)
         detail = detail_of(spec)
         if entry is not None and (entry.target, entry.detail) == (link, detail):
             return link

@@ -185,7 +185,7 @@ def _find_usable_rung(context: RunContext, each: PlannedTrial, pause: Pause) -> 
         return None
     rung = context.workspace.load(record.document, Rung)
     if (problem := _of_another(context, each, rung)) is not None:
-        context.ledger.event("stage.damaged", stage="rung", message=problem)
+        context.report_damage("rung", problem)
         context.workspace.remove(stages.record_path("rung", record.key))
         return None
     if find_intact(context, "score", inputs_at_rung(pause.evaluation, pause.step, rung.checkpoint)) is not None:
@@ -193,7 +193,7 @@ def _find_usable_rung(context: RunContext, each: PlannedTrial, pause: Pause) -> 
     try:
         require_files(context, read_candidate(context.workspace, rung.checkpoint))
     except (IntegrityError, FileNotFoundError) as error:
-        context.ledger.event("stage.damaged", stage="rung", message=str(error))
+        context.report_damage("rung", str(error))
         context.workspace.remove(stages.record_path("rung", record.key))
         return None
     return rung

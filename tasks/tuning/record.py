@@ -8,7 +8,7 @@ from headway.data_contracts.store.digests import sha256_of
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
-from headway.data_contracts.store.strict_json import parse_json
+from headway.data_contracts.store.strict_json import MAX_RECORD_BYTES, parse_json
 from headway.tasks.tuning.choice import FailureRecord, Measured, Settings
 from headway.tasks.tuning.machine import Machine
 from headway.tasks.tuning.taken import Taken
@@ -88,9 +88,9 @@ def read(workspace: Workspace, pipeline: str) -> Tuning | None:
     """
     where = path_of(pipeline)
     try:
-        data = workspace.read_if_there(where)
+        data = workspace.read_if_there(where, MAX_RECORD_BYTES)
         tuning = None if data is None else Tuning.model_validate(parse_json(data))
-    except (ValidationError, ValueError, OSError) as error:
+    except (ValidationError, ValueError, OSError, IntegrityError) as error:
         raise unusable(where) from error
     if tuning is not None and (tuning.format_version, tuning.pipeline) != (FORMAT_VERSION, pipeline):
         raise unusable(where)

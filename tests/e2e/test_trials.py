@@ -20,6 +20,7 @@ import pytest
 
 from headway.data_contracts.store.errors import ConfigError, DataError, RunStopped, TrainingFailed
 from headway.data_contracts.store.publication import Workspace
+from headway.flows.act.reproduce import reproduce_model
 from headway.tasks.ownership.pipeline_history import read
 from headway.tasks.registry import mlflow_store
 from headway.tasks.stages.tracked_search import PARENT_TAG, SEARCH_TAG
@@ -360,6 +361,10 @@ def test_the_best_of_trials_goes_through_the_gate_into_the_registry_and_a_repeat
     assert [each for each in stages if each[1] == "made"] == []
     assert "2 trials by bits_per_byte, lower is better" in again.stdout
     assert "tiny version 1: champion since" in again.stdout
+
+    reproduced = reproduce_model("models:/tiny@champion", str(new_project.workspace), again=False, as_json=True)
+    (figure,) = reproduced.reproduction.figures
+    assert reproduced.agrees, f"on the examples that evaluate alone: {figure}"
 
 
 def test_held_out_examples_too_few_to_rank_and_to_judge_are_refused_before_a_model_is_trained(

@@ -117,6 +117,16 @@ def test_values_keep_the_type_they_were_written_in() -> None:
         (HEAD + COLUMNS + "splits: {sql: a, column: id}", "give either column or sql"),
         (HEAD + COLUMNS + "leakage: [{id: l, columns: [id], compare: similar}]", "one column of type string"),
         (HEAD + COLUMNS + "keys: [{id: rows, columns: [id]}]", "two rules are called rows"),
+        (HEAD + COLUMNS + "rows: {min: 9, max: 3}", "rows (line 6): min 9 is above max 3"),
+        (
+            HEAD + COLUMNS + "statistics: [{id: a, column: id, statistic: mean, min: 2, max: 1}]",
+            "statistics[0] (line 6): min 2 is above max 1",
+        ),
+        (
+            HEAD + COLUMNS + "keys:\n  - {id: k, columns: [id]}\n  - {id: l, columns: [lable]}",
+            "keys[1] (line 8): rule l speaks of `lable`, which is no column of the contract. Did you mean `label`?",
+        ),
+        (HEAD + COLUMNS + "splits: {column: part}", "splits.column (line 6): splits speaks of `part`"),
     ],
 )
 def test_a_contract_that_cannot_be_meant_is_refused(text: str, expected: str) -> None:

@@ -415,8 +415,16 @@ def test_a_link_that_leads_out_of_the_workspace_is_refused(folder: Workspace, tm
         folder.publish("out/a", b"bytes")
     assert not (tmp_path / "a").exists()
     (tmp_path / "secret").write_bytes(b"bytes")
-    with pytest.raises(IntegrityError, match="leads out of the workspace"):
+    with pytest.raises(IntegrityError, match=r"leads out of the workspace\. Move aside what lies there"):
         folder.read("out/secret")
+
+
+def test_what_lies_in_the_place_of_a_file_is_named_with_what_to_do(folder: Workspace) -> None:
+    os.mkfifo(Path(folder.root) / "pipe")
+    (Path(folder.root) / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(IntegrityError, match=rf"^{name}: is a {name}, not a file\. Move aside what lies there"):
+            folder.read(name)
 
 
 def test_a_link_with_a_forged_digest_never_becomes_a_path() -> None:

@@ -555,6 +555,10 @@ def test_a_header_among_the_rows_stray_cells_and_mistyped_classes_are_said(headw
     assert "alike        'No ' and 'no': a class each, though case and spaces alone differ: write" in drafted.out
     assert f"amount (text, though {NUM_ROWS + 2} of {NUM_ROWS + 3} values are numbers)" in drafted.out
     (tmp_path / "one.csv").write_text("\n".join(["x,y", *(f"{n}.5,{n % 2}" for n in range(NUM_ROWS)), "oops,1", ""]))
+    truths = (*(f"{n}.5,{'yes' if n % 2 else 'no'}" for n in range(40)), *(f"{n}.5,{n % 2 > 0}" for n in range(40)))
+    (tmp_path / "truths.csv").write_text("\n".join(["x,y", *truths, ""]))
+    said = headway("contract", "init", "truths.csv", "--label", "y")
+    assert "alike        'False', 'no', 'True', 'yes': a class each, though all say yes or no: write" in said.out
     refused = headway("contract", "init", "one.csv", "--label", "y")
     assert "Of `x` nearly all values are numbers; correct those that are none, such as 'oops'." in refused.err
 

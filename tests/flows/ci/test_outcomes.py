@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from headway.flows.ci import checks
 from headway.flows.ci.child import BY_EXIT_CODE, _error
 from headway.flows.ci.results import CHECKS
+from headway.flows.cli.command_line import run as run_command
+from headway.flows.config.request import CONTINUED_BY, ComparisonRequest
 from tests.flows.ci.conftest import edit, git
 
 pytestmark = pytest.mark.process
@@ -43,6 +46,30 @@ def test_an_unchanged_checkout_passes_with_0_and_every_check_has_a_result(ci, ch
     assert answer.page.startswith("## ✅ headway ci tiny.yaml: 5 checks passed, 5 skipped\n")
     assert answer.report["base_commit"] == git(checkout, "rev-parse", "main")
     assert git(checkout, "status", "--porcelain") == "", "nothing was written in the checkout"
+
+
+def test_what_continues_a_comparison_names_no_file_that_goes_with_the_check(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    check = checks.CiRequest(pipeline="tiny", base="origin/main", trials=2)
+    compared = ComparisonRequest(pipeline="tiny", workspace=str(tmp_path), against=str(tmp_path / "base.yaml"), seeds=2)
+    assert "--against" in compared.command, "asked for by hand"
+    monkeypatch.setenv(CONTINUED_BY, check.command(str(tmp_path)))
+    assert compared.command.endswith(f"headway ci tiny --base origin/main --trials 2 --workspace {tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"), [(("--trials", "2"), "give --base REF"), (("--register",), "it goes with --full")]
+)
+def test_a_check_that_was_asked_for_and_cannot_be_made_passes_nothing(
+    checkout: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    problem: str,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["headway", "ci", "tiny.yaml", "--no-smoke", *options])
+    assert run_command() == 2 and problem in capsys.readouterr().err
 
 
 def test_a_breaking_change_needs_a_major_version(ci, checkout) -> None:

@@ -89,7 +89,8 @@ def test_a_floor_of_a_figure_that_no_report_would_have_is_refused_with_those_it_
     pipeline.write_text(PIPELINE.format(recipe="{}", uri="") + "promotion: {floors: {bits_per_byte: 2.5}}\n")
     assert load_pipeline(pipeline).promotion.floors == {"bits_per_byte": 2.5}
     pipeline.write_text(pipeline.read_text().replace("bits_per_byte", "rmse"))
-    with pytest.raises(ConfigError, match=r"floors names rmse.*its figures are bits_per_byte"):
+    said = r"promotion.floors.rmse \(line \d+\): promotion.floors names rmse.*its figures are bits_per_byte"
+    with pytest.raises(ConfigError, match=said):
         load_pipeline(pipeline)
 
 
@@ -99,7 +100,7 @@ WINDOWS = 'windows: {time_zone: UTC, open: [{days: [sun], start: "01:00", end: "
 @pytest.mark.parametrize(
     ("windows", "problem"),
     [
-        ("", "begins a search in the pipeline's windows, and it has none"),
+        ("", r"trials.every \(line \d+\): trials.every begins a search in the pipeline's windows, and it has none"),
         (WINDOWS, ""),
     ],
 )

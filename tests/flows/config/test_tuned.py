@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,6 +163,15 @@ def test_a_document_that_is_damaged_or_impossible_stops_nobody(
     made, message = tuned(asked, workspace)
     assert made is asked
     assert message.startswith("not taken: ") and message.isprintable(), message
+
+
+@pytest.mark.parametrize("put", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/etc/passwd")])
+def test_what_lies_in_its_place_stops_nobody(project: Path, workspace: Workspace, put: Callable[[Path], None]) -> None:
+    path = workspace.local_path(record.path_of("tiny"))
+    path.parent.mkdir()
+    put(path)
+    _, message = tuned(pipeline(project), workspace)
+    assert message == "not taken: tuning/tiny.json is no measurement that this Headway can use."
 
 
 def test_what_it_says_of_a_machine_is_one_printable_line(project: Path, workspace: Workspace) -> None:

@@ -15,7 +15,7 @@ from headway.data_contracts.store.errors import DataError, HeadwayError, RefConf
 from headway.data_contracts.store.published_files import document_path
 from headway.tasks.core import retry_policy
 from headway.tasks.core.context import RunContext
-from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
+from headway.tasks.core.stage import StageOutput, find_intact, find_or_make, stage_task
 from headway.tasks.core.stage_records import newest_record
 from headway.training.launch.base.stop_request import StopRequest
 from headway.training.observe.ledger import Event, read_events
@@ -100,6 +100,13 @@ def test_a_record_that_lies_in_the_place_of_another_is_none(stage: Stage, paths)
     stage.run(code="2")
     other.write_bytes(paths["record"].read_bytes())
     assert [stage.run(code="2"), stage.run(code="2"), stage.run()] == [3, 3, 3] and len(stage.damaged()) == 1
+
+
+def test_a_damage_is_told_once_however_often_it_is_met(stage: Stage, paths) -> None:
+    stage.run()
+    paths["record"].write_bytes(b"{}")
+    assert [find_intact(stage.context, "register", INPUTS) for _ in range(3)] == [None] * 3
+    assert stage.run() == 2 and len(stage.damaged()) == 1
 
 
 @pytest.mark.parametrize("named", ["another of its kind", "one of another kind"])

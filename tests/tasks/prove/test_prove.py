@@ -23,9 +23,10 @@ from headway.data_contracts.store.documents import (
 )
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
-from headway.tasks.prove.prove import ChainProof, _belong_together, _checkpoint, _proofs, _receipt, _run
+from headway.tasks.prove.prove import ChainProof, _belong_together, _checkpoint, _heldout_parts, _proofs, _receipt, _run
 from headway.tasks.registry import model_refs
 from headway.tasks.registry.model_export import naming_the_copy, registered_graph
+from headway.tasks.rows.heldout_parts import HeldoutParts
 from headway.training.checkpoint.layout import RESULT_NAME, run_folder
 from headway.training.programs.evaluation import graph_model
 from tests.tasks.conftest import Register, link
@@ -139,6 +140,26 @@ def test_documents_that_are_whole_and_of_other_models_prove_no_registration(
         (3, workspace.load(other.checkpoint, CheckpointManifest), "the checkpoint belongs to the run"),
     ):
         assert _belong_together(*whole[:place], stranger, *whole[place + 1 :]) == broken(bond)  # type: ignore[arg-type]
+
+
+def test_which_held_out_examples_an_evaluation_is_of_is_proved_with_it(
+    workspace: Workspace, register: Register
+) -> None:
+    registration = workspace.load(register(1)[0], Registration)
+    evaluation = workspace.load(registration.evaluation, EvaluationReport)
+
+    def proofs(num_examples: int = 3, manifest: Link = evaluation.manifest) -> list[ChainProof]:
+        parts = HeldoutParts(manifest=manifest, num_examples=num_examples, ranking="wA==", apart="wA==")
+        told = workspace.publish_document(parts)
+        report = evaluation.model_copy(update={"num_examples": 1, "num_ranking_examples": 2, "heldout_parts": told})
+        return list(_proofs(workspace, _heldout_parts(workspace, report, told)))
+
+    assert [(each.what, each.status) for each in proofs()] == [("held-out parts", "proved"), ("chain", "proved")]
+    assert proofs(manifest=link("manifest", "1"))[1] == broken("the held-out parts are of the evaluation's shards")
+    assert proofs(num_examples=2)[1] == broken("the held-out parts have the evaluation's examples")
+    gone = link("heldout-parts", "1")
+    with pytest.raises(IntegrityError, match="gone"):
+        list(_heldout_parts(workspace, evaluation, gone))
 
 
 def test_a_run_whose_result_is_another_checkpoint_does_not_prove_this_one(workspace: Workspace, made: Made) -> None:

@@ -163,15 +163,17 @@ def test_who_asks_mlflow_with_rows_that_are_refused_is_told_what_to_do_and_not_w
     from mlflow.exceptions import MlflowException
 
     from headway.tasks.registry.served_graph import ServedGraph
+    from headway.tasks.serving.prediction import MISSING
 
     def predict(rows: object) -> object:
-        raise DataError("column 'age' is null in row 0.", where="/home/me/model", advice="Fill it in.")
+        raise DataError("column 'age' is null in row 0.", where="/home/me/model", advice=MISSING)
 
     served = ServedGraph()
     served._config, served._table = b"{}", SimpleNamespace(predict=predict)
     with pytest.raises(MlflowException) as told:
         served.predict([{"age": None}])
-    assert told.value.message == "the graph takes no such input: column 'age' is null in row 0. Fill it in."
+    said = "the graph takes no such input: column 'age' is null in row 0. Fill it in, or leave such rows out."
+    assert told.value.message == said, "no call of Python's, which a client cannot make"
 
 
 @pytest.mark.parametrize("attack", ["expression", "example_inputs"])

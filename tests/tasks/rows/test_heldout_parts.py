@@ -6,7 +6,7 @@ import pytest
 
 from headway.data_contracts.store.documents import Link, ShardManifest
 from headway.data_contracts.store.errors import DataError
-from headway.tasks.rows.heldout_parts import Parts, parts_of, remember_ranking, require_parts
+from headway.tasks.rows.heldout_parts import Parts, evaluated, parts_of, remember_ranking, require_parts
 from headway.training.config.shards import ShardSpec
 from tests.tasks.days import SOURCE, TABLE, Days, columns, shards_spec
 
@@ -63,6 +63,9 @@ def test_parts_are_asked_for_before_training_and_read_from_the_source_once(days:
     require_parts(days.context, 0.0, SOURCE, manifest)  # nothing to tell apart
     found = parts(days, SHARE, shards)
     assert found.ranking and found.evaluation, "also where a search is continued after the source has changed"
+    assert found.document is not None
+    names = [str(row) for row in range(len(found.ranking) + len(found.evaluation))]
+    assert evaluated(days.workspace, found.document, shards, names) == found.evaluation, "by what a report names"
     with pytest.raises(DataError, match=r"a\.csv"):
         parts(days, SHARE / 2, shards)
 
