@@ -60,7 +60,8 @@ class _Strict(yaml.composer.Composer, yaml.constructor.SafeConstructor):
         self._num_values += 1  # of a file as large as any, values take a minute to compose
         if self._depth == MAX_DEPTH or self._num_values > MAX_VALUES:
             problem = TOO_DEEP if self._depth == MAX_DEPTH else TOO_MANY
-            raise _TooMuch(None, None, problem, self.peek_event().start_mark)
+            event = self.peek_event()  # type: ignore[attr-defined]  # of whoever cuts the text into events
+            raise _TooMuch(None, None, problem, event.start_mark)
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -105,9 +106,9 @@ class _Strict(yaml.composer.Composer, yaml.constructor.SafeConstructor):
         return super().construct_mapping(node, deep=deep)
 
 
-_Strict.add_constructor("tag:yaml.org,2002:int", _Strict.construct_yaml_int)
-_Strict.add_constructor("tag:yaml.org,2002:float", _Strict.construct_yaml_float)
-_Strict.add_constructor("tag:yaml.org,2002:str", _Strict.construct_yaml_str)
+_Strict.add_constructor("tag:yaml.org,2002:int", _Strict.construct_yaml_int)  # type: ignore[type-var]
+_Strict.add_constructor("tag:yaml.org,2002:float", _Strict.construct_yaml_float)  # type: ignore[type-var]
+_Strict.add_constructor("tag:yaml.org,2002:str", _Strict.construct_yaml_str)  # type: ignore[type-var]
 
 
 class _Loader(_Strict, yaml.SafeLoader):
