@@ -27,6 +27,8 @@ from typing import Any
 import pytest
 from _pytest.pathlib import import_path, module_name_from_path
 
+from headway.data_contracts.store.installation import HOME
+from headway.training.observe.import_closure import imports
 from tests import warm_programs
 from tests.new_mlflow_tables import copy_tables_of
 from tests.program_ends import end_with
@@ -121,6 +123,8 @@ def _import_late() -> None:
     for name in LATE:
         with contextlib.suppress(ImportError):  # for whoever needs it to report
             importlib.import_module(name)
+    for path in sorted(HOME.joinpath("headway").glob("*/**/*.py")):
+        imports(path, ".".join(path.relative_to(HOME).parent.parts))  # each retrain asks what its code stands on
     with contextlib.suppress(ImportError):
         copy_tables_of(Path(os.environ["HEADWAY_TESTS_SHARED"]) / "new-mlflow.db")
     os.environ.clear()

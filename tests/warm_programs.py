@@ -33,6 +33,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -130,6 +131,11 @@ _forked: frozenset[str] = frozenset()
 _start_fresh = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
 
+def take_terminal() -> None:
+    """For `preexec_fn` beside `start_new_session`: what it reads from is the terminal that it is started in."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 class _Replaced(BaseException):
     """A program becomes another, as `os.execvpe` has it; what runs it goes on with that one."""
 
@@ -162,7 +168,8 @@ def _fork(process: Any, asked: dict[str, Any]) -> None:
         "environment": {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
         "has_session": asked["start_new_session"],
         "process_group": asked["process_group"],
-        "dies_with_parent": asked["preexec_fn"] is not None,
+        "dies_with_parent": asked["preexec_fn"] is die_with_parent,
+        "has_terminal": asked["preexec_fn"] is take_terminal,
         "umask": asked["umask"],
         "passed": [*asked["pass_fds"]],
     }
@@ -177,7 +184,7 @@ def _can_be_fork(asked: dict[str, Any]) -> bool:
     return (
         not asked["shell"]
         and len(asked["pass_fds"]) <= MAX_PASSED
-        and asked["preexec_fn"] in (None, die_with_parent)
+        and asked["preexec_fn"] in (None, die_with_parent, take_terminal)
         and (asked["gid"], asked["gids"], asked["uid"]) == (None, None, None)
     )
 
@@ -327,6 +334,8 @@ def _begin(told: dict[str, Any], given: list[int], tells_number: int, adopted: i
     for wanted, each in zip([*range(STREAMS), *told["passed"]], aside, strict=True):
         os.dup2(each, wanted)
         os.close(each)
+    if told["has_terminal"]:
+        take_terminal()
     _hear_signals()
     if not is_shown:
         os.execve(sys.executable, command, environment)

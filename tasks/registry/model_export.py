@@ -10,7 +10,6 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ import yaml
 from headway.data_contracts.store.digests import sha256_file
 from headway.data_contracts.store.documents import Link, Registration, StoredFile
 from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.installation import version
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.candidate import Candidate
 from headway.tasks.core.context import RunContext

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from importlib.metadata import version
 from typing import Any, ClassVar
 
 import numpy as np
 
 from headway.data_contracts.store import stages
 from headway.data_contracts.store.documents import Document, Link, RunSpec
+from headway.data_contracts.store.installation import version
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.stage import find_and_renew
 from headway.training.config.shards import HELDOUT

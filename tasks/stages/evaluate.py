@@ -7,7 +7,6 @@ import math
 import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from typing import TypedDict
 
 import numpy as np
@@ -30,6 +29,7 @@ from headway.data_contracts.store.documents import (
     WorstExample,
 )
 from headway.data_contracts.store.errors import DataError, IntegrityError
+from headway.data_contracts.store.installation import version
 from headway.data_contracts.store.plain_text import MAX_FIELD_CHARS, one_line
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import document_path

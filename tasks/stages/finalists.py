@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import ClassVar
 
 import numpy as np
 
 from headway.data_contracts.store.documents import Document, Frozen, Interval, Link
+from headway.data_contracts.store.installation import version
 from headway.tasks.core.candidate import read_candidate
 from headway.tasks.core.code_version import code_version
 from headway.tasks.core.context import RunContext

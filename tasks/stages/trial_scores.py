@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from typing import Any, ClassVar, NamedTuple
 
 from headway.data_contracts.sources.reading import SourceSpec
 from headway.data_contracts.store import stages
 from headway.data_contracts.store.documents import Document, Interval, Link, Sha256
 from headway.data_contracts.store.errors import ConfigError, HeadwayError, IntegrityError, TrainingFailed
+from headway.data_contracts.store.installation import version
 from headway.tasks.core.candidate import read_candidate
 from headway.tasks.core.code_version import code_version
 from headway.tasks.core.context import RunContext

@@ -7,7 +7,6 @@ import dataclasses
 import math
 import tempfile
 import time
-from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from headway.data_contracts.sources.reading import SourceSpec, rows_files
 from headway.data_contracts.store.digests import sha256_bytes, sha256_of
 from headway.data_contracts.store.documents import ContractReceipt, ExpectationVerdict, Link, Snapshot, StoredFile
 from headway.data_contracts.store.errors import ContractViolation
+from headway.data_contracts.store.installation import version
 from headway.data_contracts.store.published_files import document_path
 from headway.data_contracts.suites.contract_file import ContractFile, read_contract_file
 from headway.data_contracts.types.report_text import count

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +23,7 @@ from headway.training.engine.profiling import POLL_EVERY_S
 from headway.training.observe.ledger import read_events
 from tests.listening import listening
 from tests.stranger import stranger
+from tests.warm_programs import Program, take_terminal
 
 
 @contextlib.contextmanager
@@ -133,21 +132,21 @@ def test_an_interrupted_retrain_leaves_no_process_and_is_continued_to_the_same_b
 
 
 @pytest.fixture
-def on_a_terminal(project, shared_server) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def on_a_terminal(project, shared_server) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A retrain in a terminal of its own, and the terminal's other end."""
     project.forget_the_model()
     project.settings |= shared_server
     screen, terminal = os.openpty()
     os.set_blocking(screen, False)
-    flow = subprocess.Popen(
-        [str(Path(sys.executable).with_name("headway")), "retrain", "tiny.yaml"],
+    flow = Program(
+        [sys.executable, str(Path(sys.executable).with_name("headway")), "retrain", "tiny.yaml"],
         cwd=project.root,
         env=project.environment,
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=take_terminal,
     )
     os.close(terminal)
     project.started.append(flow)

@@ -29,7 +29,7 @@ CALL = Path(__file__).with_name("shipped_call.py")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     new_prefect_home(folder / "prefect")
-    return wheels.install(wheels.built(), folder / "installed")
+    return wheels.install(folder / "installed")
 
 
 def test_site_packages_get_headway_and_its_metadata_and_nothing_else(installed: Path) -> None:

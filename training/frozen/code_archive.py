@@ -17,7 +17,7 @@ from pathlib import Path
 from headway.data_contracts.store.digests import canonical_json, sha256_bytes
 from headway.data_contracts.store.documents import StoredFile
 from headway.data_contracts.store.errors import ConfigError
-from headway.data_contracts.store.installation import HOME
+from headway.data_contracts.store.installation import HOME, version
 from headway.data_contracts.store.publication import Workspace
 from headway.public import PLACES
 from headway.training.config.encoder_specs import CustomEncoderSpec, EncoderSpec
@@ -185,7 +185,7 @@ def environment_here() -> dict[str, str]:
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
         # Only what decides arithmetic and reading; other packages may differ without a word.
-        **{name: importlib.metadata.version(name) for name in RANK_DISTRIBUTIONS},
+        **{name: version(name) for name in RANK_DISTRIBUTIONS},
     }
 
 

@@ -8,16 +8,24 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
-from hypothesis import given
+import yaml
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
-from headway.data_contracts.types.strict_yaml import parse_yaml, parse_yaml_model, read_text
+from headway.data_contracts.types.strict_yaml import (
+    _composed,
+    _Loader,
+    _QuickLoader,
+    parse_yaml,
+    parse_yaml_model,
+    read_text,
+)
 
 
 class Cat(Frozen):
@@ -174,6 +182,54 @@ def test_any_text_is_read_or_refused_and_never_crashes(text: str) -> None:
         assert error.where.startswith("house.yaml")
 
 
+PIECES = (
+    *"ab01:,-[]{}#&*|>'\"%@ .~\n\\",
+    ": ",
+    "- ",
+    "\n  ",
+    "\n\n",
+    "\n# c\n",
+    "<<: ",
+    "|\n ",
+    "&a ",
+    "*a",
+    "---\n",
+    "?",
+    "!",
+    "\t",
+)
+GOOD = 'a: &a {x: 1, y: [2, 3.5, null]}\nb:\n  - <<: *a\n    z: "q\\u00e9"\n  - |\n    text\n\n# end\nc: 2026-11-24\n'
+
+
+def _nodes(node: yaml.Node | None) -> Any:
+    """What there is of it: kinds, values and lines."""
+    if node is None or isinstance(node, yaml.ScalarNode):
+        return node and (node.tag, node.value, node.start_mark.line)
+    inner = node.value if isinstance(node, yaml.SequenceNode) else [each for pair in node.value for each in pair]
+    return (node.tag, node.start_mark.line, *map(_nodes, inner))
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=20).map("".join)
+    | st.tuples(st.integers(0, len(GOOD)), st.integers(0, 3), st.sampled_from(PIECES)).map(
+        lambda cut: GOOD[: cut[0]] + cut[2] + GOOD[cut[0] + cut[1] :]
+    )
+)
+def test_what_is_read_quickly_is_what_is_read_otherwise(text: str) -> None:
+    try:
+        quick = _composed(text)[1]
+    except (yaml.YAMLError, ValueError) as error:
+        with pytest.raises(type(error), match=re.escape(str(error))):
+            _Loader(text).get_single_node()
+    else:
+        assert _nodes(quick) == _nodes(_Loader(text).get_single_node())
+
+
+def test_a_good_file_is_read_quickly() -> None:
+    assert isinstance(_composed(GOOD)[0], _QuickLoader)
+
+
 ALIASES = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{name}: &{name} [{','.join(['*' + before] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
@@ -185,6 +241,10 @@ MERGES = ALIASES.replace("[x,x,x,x,x,x,x,x,x]", "{k: 1}").replace(" [*", " {<<: 
     [
         (ALIASES, "house.yaml:6: more than 100,000 values, with what aliases stand for."),
         (MERGES, "house.yaml:6: more than 100,000 values, with what aliases stand for."),
+        pytest.param(
+            *("- 1\n" * 100_001, "house.yaml:100000: more than 100,000 values, with what aliases stand for."),
+            marks=pytest.mark.process,  # it takes seconds of a busy processor; so would ten times as many
+        ),
         ("address: " + "x" * (1 << 20), "house.yaml: larger than 1 MiB."),
         ("a: " + "9" * 20_000, "house.yaml:1: a number of 20,000 digits."),
         ("a: 0x" + "f" * 20_000, "house.yaml:1: a number of 20,002 digits."),

@@ -30,3 +30,10 @@ def test_the_same_seed_gives_the_same_draws_whatever_was_drawn_before():
     torch.rand(11)
     seed_everything(5)
     assert torch.equal(torch.rand(3), first)
+
+
+def test_a_generator_of_torch_is_seeded_as_torch_does_it():
+    seed_everything(5)
+    first = torch.rand(3)
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(3), first)

@@ -47,7 +47,7 @@ UNSTEADY = TINY.model_copy(
 
 @pytest.fixture(scope="module")
 def validated(tmp_path_factory) -> TinyProject:
-    return make_project(tmp_path_factory.mktemp("validated"), heldout_fraction=0.2, validation_fraction=0.3)
+    return make_project(tmp_path_factory.mktemp("validated"), heldout_fraction=0.2, validation_fraction=0.15)
 
 
 @pytest.fixture(scope="module")

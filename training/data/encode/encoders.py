@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from itertools import chain
 from typing import Any, Final
 
 from headway.data_contracts.store.digests import sha256_bytes
 from headway.data_contracts.store.documents import FittedState
 from headway.data_contracts.store.errors import ConfigError, IntegrityError
+from headway.data_contracts.store.installation import version
 from headway.data_contracts.store.publication import Workspace
 from headway.training.config.encoder_specs import (
     ENCODER_SPEC,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import platform
 import shutil
@@ -62,6 +63,7 @@ def collect_host_facts(folder: Path, address: str) -> HostFacts:
     )
 
 
+@functools.cache  # of each a long file of metadata is read, and a run asks several times
 def _versions() -> dict[str, str]:
     found = {"Python": platform.python_version(), "processor": platform.machine()}
     for library in LIBRARIES:
