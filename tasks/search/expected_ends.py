@@ -26,11 +26,17 @@ Floats = NDArray[np.float64]
 
 NUM_DRAWS = 32
 """Of hyperparameters. A single one may suit the curves at hand badly; more change little."""
+NEGLIGIBLE = 1e-6
+"""Weight of a draw that the others leave nothing to say: of many trials one or two draws are likely, and each costs."""
+BLOCK = 64
+"""Rows."""
 OTHER_CHOICE = 0.35
 """How far one choice of a list lies from another, where the ends of a range lie 1 apart."""
 WORST = 2.0
 """Distances of the best figure from the median, by which one may lie on its other side: how bad is then of no matter,
 and one that diverged would be all that the process explains."""
+FEW = 3
+"""Figures of a step tell by themselves which of them is bad; of fewer, all steps' do."""
 OF_ANY_SIZE = 100.0
 """Variance of what is not known beforehand: how far the figures of a step lie from those of another in all."""
 
@@ -78,7 +84,8 @@ class _Curves:
     @classmethod
     def of(cls, outcomes: Sequence[Outcome], end_step: int) -> _Curves:
         seen = [
-            (place, math.log(min(step, end_step), 3), value)
+            # Before the first step, as studies of Optuna's may have it, is as good as after it.
+            (place, math.log(max(min(step, end_step), 1), 3), value)
             for place, each in enumerate(outcomes)
             for step, value in each.values.items()
         ]
@@ -86,21 +93,27 @@ class _Curves:
         figures = values / (np.abs(values).max() or 1.0)  # whose squares are numbers
         for time in np.unique(times):
             at = times == time
-            median, best = np.median(figures[at]), figures[at].min()
+            told = figures[at] if at.sum() >= FEW else figures
+            median, best = np.median(told), told.min()
             figures[at] = np.minimum(figures[at], median + WORST * (median - best))
+        figures /= np.abs(figures).max() or 1.0  # the largest may have been one that diverged
         first_time = times.min()
         first = figures[times == first_time]
         return cls(
             trials=trials,
             times=times - first_time,
             end_time=math.log(end_step, 3) - first_time,
-            figures=(figures - first.mean()) / (first.std() or 1.0),
+            # One figure alone, or equal ones, tell no spread.
+            figures=(figures - first.mean()) / (first.std() or figures.std() or 1.0),
         )
 
 
 def _distances(space: Space, outcomes: Sequence[Outcome]) -> Floats:
     """Of each trial from each other, by setting: shape (settings, trials, trials)."""
-    return np.stack([_distances_of(name, its, outcomes) for name, its in space.varied.items()])
+    distances = np.empty((len(space.varied), len(outcomes), len(outcomes)))
+    for its, (name, varied) in zip(distances, space.varied.items(), strict=True):
+        its[:] = _distances_of(name, varied, outcomes)  # of a hundred settings a second copy would be the most memory
+    return distances
 
 
 def _distances_of(name: str, varied: Varied, outcomes: Sequence[Outcome]) -> Floats:
@@ -163,44 +176,76 @@ def _averaged(distances: Floats, curves: _Curves) -> tuple[Floats, Floats]:
     """The ends of all trials and their deviations, over draws of the prior by how likely they make what was seen."""
     from threadpoolctl import threadpool_limits
 
-    draw = np.random.default_rng(0)
+    squares, draw = np.square(distances, out=distances), np.random.default_rng(0)
+    priors = [_Prior.draw(draw, len(squares)) for _ in range(NUM_DRAWS)]
     # Threads of a library for matrices of this size cost more than they bring, and sum in another order.
     with threadpool_limits(1, user_api="blas"):
-        fits = [_fit(distances, curves, _Prior.draw(draw, len(distances))) for _ in range(NUM_DRAWS)]
-    likelihoods, ends, variances = (np.array(column) for column in zip(*fits, strict=True))
-    weights = np.exp(likelihoods - likelihoods.max())
-    weights /= weights.sum()
+        likelihoods = np.array([_likelihood(squares, curves, prior) for prior in priors])
+        weights = np.exp(likelihoods - likelihoods.max())
+        weights /= weights.sum()
+        likely = np.flatnonzero(weights > NEGLIGIBLE)
+        fits = [_Fit.of(squares, curves, priors[place]).ends() for place in likely]
+    ends, variances = (np.array(column) for column in zip(*fits, strict=True))
+    weights = weights[likely] / weights[likely].sum()
     mean = weights @ ends
     return mean, np.sqrt(np.maximum(weights @ (variances + (ends - mean) ** 2), 0.0))
 
 
-def _fit(distances: Floats, curves: _Curves, prior: _Prior) -> tuple[float, Floats, Floats]:
-    """What a draw makes of all that was seen.
-
-    Returns:
-        the logarithm of its likelihood, but for a constant, and of the ends mean and variance, each (trials,).
-    """
-    apart = np.sqrt(5 * np.square(distances / prior.lengths[:, None, None]).sum(0))
-    alike = (1 + apart + apart**2 / 3) * np.exp(-apart)  # Matern's with 5/2
-    trials, times = curves.trials, curves.times
-    all_trials, ends = np.arange(len(alike)), np.full(len(alike), curves.end_time)
-
-    def covariance(of: NDArray[np.intp], at: Floats) -> Floats:
-        """Of what was seen with these trials at these times: shape (figures, len(of))."""
-        near = np.exp(-np.abs(times[:, None] - at) / prior.memory)
-        shared = alike[np.ix_(trials, of)] * (1 + prior.drift**2 * near)
-        own = (trials[:, None] == of) * prior.own**2 * near
-        narrowed = prior.narrowing ** times[:, None] * prior.narrowing**at
-        return np.asarray((shared + own) * narrowed + OF_ANY_SIZE * (1 + (times[:, None] == at)))
-
-    noise = (prior.noise * prior.narrowing**times) ** 2
-    seen = covariance(trials, times) + np.diag(noise + 1e-8)
+def _likelihood(squares: Floats, curves: _Curves, prior: _Prior) -> float:
     try:
+        return _Fit.of(squares, curves, prior).likelihood
+    except np.linalg.LinAlgError:  # what was seen is as good as equal to it
+        return -math.inf
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Fit:
+    """What a draw of hyperparameters makes of all that was seen."""
+
+    curves: _Curves
+    prior: _Prior
+    alike: Floats
+    """How much trials resemble each other by their settings; (trials, trials)."""
+    root: Floats
+    """Of the covariance of what was seen; (figures, figures)."""
+    explained: Floats
+    likelihood: float
+    """Its logarithm, but for a constant."""
+
+    @classmethod
+    def of(cls, squares: Floats, curves: _Curves, prior: _Prior) -> _Fit:
+        apart = np.sqrt(np.tensordot(5 / prior.lengths**2, squares, 1))
+        alike = (1 + apart + apart**2 / 3) * np.exp(-apart)  # Matern's with 5/2
+        seen = _covariance(curves, prior, alike, curves.trials, curves.times)
+        seen[np.diag_indices_from(seen)] += (prior.noise * prior.narrowing**curves.times) ** 2 + 1e-8
         root = np.linalg.cholesky(seen)
-    except np.linalg.LinAlgError:
-        return -math.inf, ends, ends
-    explained = np.linalg.solve(root, curves.figures)
-    likelihood = -0.5 * explained @ explained - np.log(np.diag(root)).sum()
-    of_ends = np.linalg.solve(root, covariance(all_trials, ends))
-    before = (1 + prior.drift**2 + prior.own**2) * prior.narrowing ** (2 * curves.end_time) + 2 * OF_ANY_SIZE
-    return float(likelihood), of_ends.T @ explained, before - np.square(of_ends).sum(0)
+        explained = _solved(root, curves.figures[:, None])[:, 0]
+        likelihood = float(-0.5 * explained @ explained - np.log(np.diag(root)).sum())
+        return cls(curves=curves, prior=prior, alike=alike, root=root, explained=explained, likelihood=likelihood)
+
+    def ends(self) -> tuple[Floats, Floats]:
+        """Mean and variance of all trials' ends; (trials,) each."""
+        prior, end_time = self.prior, self.curves.end_time
+        all_trials, times = np.arange(len(self.alike)), np.full(len(self.alike), end_time)
+        of_ends = _solved(self.root, _covariance(self.curves, prior, self.alike, all_trials, times))
+        before = (1 + prior.drift**2 + prior.own**2) * prior.narrowing ** (2 * end_time) + 2 * OF_ANY_SIZE
+        return of_ends.T @ self.explained, before - np.square(of_ends).sum(0)
+
+
+def _covariance(curves: _Curves, prior: _Prior, alike: Floats, of: NDArray[np.intp], at: Floats) -> Floats:
+    """Of what was seen with these trials at these times: shape (figures, len(of))."""
+    trials, times = curves.trials, curves.times
+    near = np.exp(-np.abs(times[:, None] - at) / prior.memory)
+    shared = alike[np.ix_(trials, of)] * (1 + prior.drift**2 * near)
+    own = (trials[:, None] == of) * prior.own**2 * near
+    narrowed = prior.narrowing ** times[:, None] * prior.narrowing**at
+    return np.asarray((shared + own) * narrowed + OF_ANY_SIZE * (1 + (times[:, None] == at)))
+
+
+def _solved(root: Floats, right: Floats) -> Floats:
+    """By a lower triangle, block by block: NumPy solves by whole matrices alone, which costs several times as much."""
+    solved = np.empty_like(right)
+    for begin in range(0, len(root), BLOCK):
+        rows = slice(begin, begin + BLOCK)
+        solved[rows] = np.linalg.solve(root[rows, rows], right[rows] - root[rows, :begin] @ solved[:begin])
+    return solved

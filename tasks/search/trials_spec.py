@@ -117,8 +117,8 @@ class TrialsSpec(Frozen):
     rungs: tuple[Annotated[int, Field(gt=0)], ...] | GeometricRungs | None = Field(
         None,
         description="Steps at which the trials of a round are compared, such as `[60, 180, 540]` or `{first: 60, "
-        "eta: 3}`: only the best go on to the next, from their checkpoints. The last step is the last rung, named or "
-        "not. Empty: every trial is trained to its end.",
+        "eta: 3}`: only the most promising go on to the next, from their checkpoints. The last step is the last rung, "
+        "named or not. Empty: every trial is trained to its end.",
     )
     min_starts: int = Field(
         20,

@@ -1,4 +1,4 @@
-"""A search: rounds of trials, of which the best go on from rung to rung; the winner, trained to its end, is the run.
+"""A search: rounds of trials, of which some go on from rung to rung; the winner, trained to its end, is the run.
 
 Nothing of a search is kept but its trials' runs and scores. Repeated after whatever ended it, it proposes the same,
 finds what is there, and goes on where it was.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,59 @@ def test_how_badly_a_trial_diverged_is_of_no_matter() -> None:
     mild, wild = ([*others, Outcome(settings={LR: 0.9}, values={20: value})] for value in (1e3, 1e30))
     assert ends(mild) == pytest.approx(ends(wild))
     assert ranked(mild)[-1] == 12
+
+
+@pytest.mark.parametrize("whole", [(), (0.01,)])
+def test_nor_is_it_where_one_or_two_alone_came_so_far(whole: tuple[float, ...]) -> None:
+    early = [outcome(rate, STEPS[:1]) for rate in (0.5, 0.2, 0.05, 1e-3, 2e-4)]
+    others = [*early, *(outcome(rate, STEPS[:2]) for rate in whole)]
+    begun = outcome(0.1, STEPS[:1])
+    mild, wild = (
+        ends([*others, Outcome(settings=begun.settings, values={**begun.values, 60: value})]) for value in (1e3, 1e30)
+    )
+    assert mild == pytest.approx(wild)
+
+
+@pytest.mark.parametrize("level", [0.0, 1e6])
+def test_one_early_figure_alone_tells_no_spread(level: float) -> None:
+    rates = [10.0**-each for each in np.linspace(0.2, 3.8, 9)]
+    by_end = sorted(rates, key=lambda rate: crossing(rate, STEPS[-1]))
+    whole = [Outcome(settings={LR: rate}, values={540: level + crossing(rate, 540)}) for rate in rates]
+    early = Outcome(settings={LR: 0.05}, values={20: level + 1.0})
+    records = [
+        PastTrial(
+            trial=Trial(number=number, settings=each.settings, training=TRAINING, shards=ShardSpec()),
+            values=each.values,
+        )
+        for number, each in enumerate([*whole, early])
+    ]
+    standing = prospects(spec(), records, dict.fromkeys(range(9), 0.0), STEPS[-1])
+    assert [rates[number] for number in sorted(standing, key=standing.__getitem__)][:4] == by_end[:4]
+
+
+def test_a_figure_from_before_the_first_step_is_taken() -> None:
+    """Who writes a study of Optuna's may count steps from 0."""
+    earlier = [Outcome(settings={LR: rate}, values={0: 3.0, 540: crossing(rate, 540)}) for rate in (0.3, 3e-3, 1e-3)]
+    assert all(end is not None and math.isfinite(end) for end in ends(earlier))
+    assert next_round(spec(warm_start="study.log"), BASE, 0, [], STEPS[-1], earlier=earlier)
+
+
+def test_distances_by_a_hundred_settings_are_in_memory_once() -> None:
+    names = [f"recipe.model.width{each}" for each in range(100)]
+    vary = {name: {"uniform": [0.0, 1.0]} for name in names}
+    draw, num_trials = np.random.default_rng(0), 120
+    outcomes = [
+        Outcome(settings=dict(zip(names, draw.random(100).tolist(), strict=True)), values={20: float(number)})
+        for number in range(num_trials)
+    ]
+    ends(outcomes[:2], vary)  # which imports
+    tracemalloc.start()
+    try:
+        ends(outcomes, vary)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 1.5 * 8 * len(names) * num_trials**2
 
 
 def test_less_is_known_of_a_trial_the_earlier_it_stands_and_the_fewer_are_like_it() -> None:
