@@ -128,7 +128,7 @@ class _QuickLoader(_Strict, _Libyaml):  # type: ignore[misc]
         yaml.composer.Composer.__init__(self)  # it composes, not libyaml's, which asks nobody about depth
 
 
-_READ_OTHERWISE = re.compile(r"[\t?!\x85\u2028\u2029\ufeff]|[|>][-+0-9]*#|^---", re.MULTILINE)
+_READ_OTHERWISE = re.compile(r"[\t?!\x85\u2028\u2029\ufeff]|[|>][-+0-9]*#|(?:^|\r)---", re.MULTILINE)
 """What libyaml and PyYAML disagree about: whether they take it, or the line that they name."""
 
 
@@ -341,7 +341,8 @@ def refused_at(location: Location, problem: str) -> PydanticCustomError:
     Args:
         problem: the end of a sentence.
     """
-    return PydanticCustomError(REFUSED_AT, "{problem}", {"problem": problem, "location": location})
+    # In this order: a name in braces that the problem quotes is no place to put the location.
+    return PydanticCustomError(REFUSED_AT, "{problem}", {"location": location, "problem": problem})
 
 
 def refused_values(text: str, problems: Iterable[tuple[Location, str]], where: str) -> ConfigError:

@@ -126,6 +126,10 @@ def test_values_keep_the_type_they_were_written_in() -> None:
             HEAD + COLUMNS + "keys:\n  - {id: k, columns: [id]}\n  - {id: l, columns: [lable]}",
             "keys[1] (line 8): rule l speaks of `lable`, which is no column of the contract. Did you mean `label`?",
         ),
+        (
+            HEAD + COLUMNS + "keys: [{id: k, columns: ['{location}']}]",
+            "keys[0] (line 6): rule k speaks of `{location}`, which is no column",
+        ),
         (HEAD + COLUMNS + "splits: {column: part}", "splits.column (line 6): splits speaks of `part`"),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
@@ -197,6 +197,7 @@ PIECES = (
     "?",
     "!",
     "\t",
+    "\r",
 )
 GOOD = 'a: &a {x: 1, y: [2, 3.5, null]}\nb:\n  - <<: *a\n    z: "q\\u00e9"\n  - |\n    text\n\n# end\nc: 2026-11-24\n'
 
@@ -210,6 +211,7 @@ def _nodes(node: yaml.Node | None) -> Any:
 
 
 @settings(max_examples=50)
+@example("#\r---")
 @given(
     st.lists(st.sampled_from(PIECES), max_size=20).map("".join)
     | st.tuples(st.integers(0, len(GOOD)), st.integers(0, 3), st.sampled_from(PIECES)).map(
