@@ -69,7 +69,8 @@ class ServedGraph(PythonModel):  # type: ignore[misc]
         if not advice or not self._config:
             return advice
         serving = importlib.import_module("headway.tasks.serving.prediction")
-        return str(serving.FILL_IN) if advice == serving.MISSING else advice
+        # The Headway that is installed there may be another than the one that this copy is of.
+        return str(getattr(serving, "FILL_IN", "")) if advice == getattr(serving, "MISSING", None) else advice
 
     def _answer(self, rows: Any) -> Any:
         import torch

@@ -159,14 +159,18 @@ def test_who_asks_with_what_the_graph_does_not_take_gets_one_line_and_no_stack(s
 
 
 @pytest.mark.process
-def test_who_asks_mlflow_with_rows_that_are_refused_is_told_what_to_do_and_not_where_the_model_lies() -> None:
+def test_who_asks_mlflow_with_rows_that_are_refused_is_told_what_to_do_and_not_where_the_model_lies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from mlflow.exceptions import MlflowException
 
     from headway.tasks.registry.served_graph import ServedGraph
-    from headway.tasks.serving.prediction import MISSING
+    from headway.tasks.serving import prediction
+
+    missing = prediction.MISSING
 
     def predict(rows: object) -> object:
-        raise DataError("column 'age' is null in row 0.", where="/home/me/model", advice=MISSING)
+        raise DataError("column 'age' is null in row 0.", where="/home/me/model", advice=missing)
 
     served = ServedGraph()
     served._config, served._table = b"{}", SimpleNamespace(predict=predict)
@@ -174,6 +178,10 @@ def test_who_asks_mlflow_with_rows_that_are_refused_is_told_what_to_do_and_not_w
         served.predict([{"age": None}])
     said = "the graph takes no such input: column 'age' is null in row 0. Fill it in, or leave such rows out."
     assert told.value.message == said, "no call of Python's, which a client cannot make"
+    for name in ("FILL_IN", "MISSING"):
+        monkeypatch.delattr(prediction, name)
+        with pytest.raises(MlflowException, match="column 'age' is null in row 0"):  # also beside another Headway
+            served.predict([{"age": None}])
 
 
 @pytest.mark.parametrize("attack", ["expression", "example_inputs"])
