@@ -60,8 +60,11 @@ def known_prices(folder: Path) -> PricesSpec | None:
     return priced[0] if len(priced) == 1 else None
 
 
-def bound_prices(folder: Path) -> PricesSpec:
+def bound_prices(folder: Path, where: str = "cost_bound") -> PricesSpec:
     """The same for a pipeline with a bound, which would hold nothing without them.
+
+    Args:
+        where: the key that bounds the cost.
 
     Raises:
         ConfigError: also where no prices are meant.
@@ -73,7 +76,7 @@ def bound_prices(folder: Path) -> PricesSpec:
     besides = "" if name else f" Where several have prices, {PROFILE} names the one that holds."
     raise ConfigError(
         f"a bound on the cost needs prices, and {'it has none' if name else 'which hold is not known'}.",
-        where="cost_bound",
+        where=where,
         advice=f"Give {whose} of {folder / 'deployments' / PROFILES} `prices: {{device_hour_usd: {{any: 2.50}}}}`."
         f"{besides}",
     )
