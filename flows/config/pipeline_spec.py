@@ -117,6 +117,8 @@ class PipelineSpec(Frozen):
                 if validation is not None
                 else "shards keep rows from training for validation, and training.validation does not look at them"
             )
+        if validation is not None and None not in (validation.every_s, validation.every_steps):
+            raise ValueError("training.validation: give every_s or every_steps; the one is settled as the other")
         if validation is not None and metric_set is not None:
             try:
                 validating_measure(metric_set, validation.metric)
