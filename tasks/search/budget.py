@@ -53,12 +53,12 @@ class BudgetSpec(Frozen):
         return self
 
     def __str__(self) -> str:
-        said = [
+        parts = [
             *([] if self.steps is None else [f"{self.steps:,} steps"]),
             *([] if self.hours is None else [f"{self.hours:g} hours"]),
             *([] if self.usd is None else [f"{self.usd:,.2f} USD"]),
         ]
-        return ", ".join(said)
+        return ", ".join(parts)
 
     @property
     def bounds_time(self) -> bool:
@@ -134,13 +134,13 @@ class SearchBudget:
         self.spec = spec
         self._progress_of, self._usd_per_s, self._pace = progress_of, usd_per_s, pace
         self._known: dict[str, TrialProgress] = {}
-        self._begun: dict[str, int] = {}
+        self._started: dict[str, int] = {}
         """By trial that may train now: to which step."""
 
     def know(self, runs: Iterable[str]) -> None:
         """Trials of the search; what was begun before has ended by now."""
-        self._known |= {run: self._progress_of(run) for run in (*runs, *self._begun)}
-        self._begun.clear()
+        self._known |= {run: self._progress_of(run) for run in (*runs, *self._started)}
+        self._started.clear()
 
     def left(self, run: str, to_step: int) -> int:
         """Steps that a trial has to make to come there."""
@@ -155,15 +155,15 @@ class SearchBudget:
         """
         if not self.spec.bounds_time:
             return ""
-        self._known |= {run: self._progress_of(run) for run in {*wanted, *self._begun}}
+        self._known |= {run: self._progress_of(run) for run in {*wanted, *self._started}}
         own = sum(self.left(run, step) for run, step in wanted.items())
         if not own:
             return ""
-        beside = sum(self.left(run, step) for run, step in self._begun.items() if run not in wanted)
+        beside = sum(self.left(run, step) for run, step in self._started.items() if run not in wanted)
         spent = spent_by(self._known.values())
         if why := self._first_exceeded(spent, own + beside, to_the_end):
             return why
-        self._begun.update(wanted)
+        self._started.update(wanted)
         return ""
 
     def _first_exceeded(self, spent: Spent, steps: int, to_the_end: int) -> str:
@@ -179,14 +179,14 @@ class SearchBudget:
             # The one that goes on to its end is alone then, and pays for its steps what they take in turn.
             more_s = steps * wall_s + to_the_end * trained_s
             if spent.wall_s + more_s > spec.hours * HOUR_S:
-                return _said(length(spent.wall_s), length(more_s), f"{spec.hours:g} hours")
+                return _message(length(spent.wall_s), length(more_s), f"{spec.hours:g} hours")
         if spec.usd is not None:
             spent_usd = spent.held_s * self._usd_per_s
             more_usd = (steps * held_s + to_the_end * trained_s) * self._usd_per_s
             if spent_usd + more_usd > spec.usd:
-                return _said(f"{spent_usd:,.2f} USD", f"{more_usd:,.2f}", f"{spec.usd:,.2f} USD")
+                return _message(f"{spent_usd:,.2f} USD", f"{more_usd:,.2f}", f"{spec.usd:,.2f} USD")
         return ""
 
 
-def _said(spent: str, more: str, budget: str) -> str:
+def _message(spent: str, more: str, budget: str) -> str:
     return f"{spent} so far, and what follows would take about {more}: more than {budget} in all"

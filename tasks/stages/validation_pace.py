@@ -23,7 +23,9 @@ class ValidationPace(Document):
 
     kind: ClassVar[str] = "validation-pace"
     every_s: float
+    """What the pipeline file says."""
     every_steps: int
+    """What that was settled as."""
 
 
 def settle_validation(context: RunContext, run: RunSpec, training: TrainingSpec, beside: RunSpec | None) -> RunSpec:
