@@ -95,11 +95,12 @@ def _took(project: Path, num_rounds: int, num_draws: int) -> tuple[float, float]
     from headway.flows.prefect_api.ephemeral_server import prefect_api
     from headway.flows.search import trials as trials_flow
     from headway.flows.trials import stages as flow_stages
+    from headway.tasks.search import proposals
     from headway.tasks.stages import launch, trial_scores
     from headway.tasks.stages import search as search_stage
 
     proposals_s = all_s = 0.0
-    propose, searched = search_stage.next_round, flow_stages.search
+    propose, searched = proposals.next_round, search_stage.search
 
     def proposing(*arguments: Any, **fields: Any) -> Any:
         nonlocal proposals_s
