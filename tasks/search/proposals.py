@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ASKED_PER_TRIAL: Mapping[str, int] = {"tpe": 100, "gp": 2}
 """Proposals, at most, for each trial that a round is to have: in a small space they repeat what was tried, and one of a
 Gaussian process takes a second. Draws take the place of what is missing then."""
-OPTIMISM = 0.75
+OPTIMISM = 1.0
 """Deviations by which a trial may be better than it is expected to be. Without, a part of a space where early figures
 are bad is never seen to its end; with more, trials go on of which nothing is known but that."""
 MOST_TOLD: Mapping[str, int] = {"tpe": 1000, "gp": 300}
