@@ -188,8 +188,11 @@ def of_month(workspace: Workspace, pipeline: str, month: str) -> Iterator[FlowAc
             yield account
 
 
-def usd_per_device_s(prices: PricesSpec, kind: str) -> float:
+def usd_per_device_s(prices: PricesSpec, kind: str, where: str = "cost_bound") -> float:
     """Of the dearest there is where the kind is not known yet: a bound is not to be overrun for that.
+
+    Args:
+        where: the key that bounds the cost.
 
     Raises:
         ConfigError: no price is declared of the kind, so that it would be free.
@@ -199,7 +202,7 @@ def usd_per_device_s(prices: PricesSpec, kind: str) -> float:
     if (price := prices.price_of(kind)) is None:
         raise ConfigError(
             f"no price is declared of {kind}, so that no bound on the cost would ever be reached.",
-            where="cost_bound",
+            where=where,
             advice=f"Give the profile `prices: {{device_hour_usd: {{{kind}: USD}}}}`, or one of `any`.",
         )
     return price / 3600.0

@@ -78,13 +78,14 @@ def _check_and_run(
     from headway.data_contracts.store.publication import Workspace
     from headway.flows.config.preflight import check_contract, check_request, check_trial_encoders
     from headway.flows.trials.wanted import plan_of, wanted_trials
-    from headway.tasks.search.pace import require_worthwhile
+    from headway.tasks.search.pace import last_pace, require_worthwhile
 
     # A user's mistake should cost a moment, not the start of a server.
     spec, path, _ = check_request(request)
-    plan = plan_of(spec, path.parent)
+    workspace = Workspace(request.workspace)
+    plan = plan_of(spec, path.parent, None if workspace.is_empty() else last_pace(workspace, spec.pipeline))
     check_trial_encoders(spec, path, check_contract(spec, path), plan.drawn)
-    require_worthwhile(Workspace(request.workspace), spec.pipeline, wanted_trials(spec), spec.training)
+    require_worthwhile(workspace, spec.pipeline, wanted_trials(spec), spec.training)
     if dry_run:
         from headway.flows.console.console import plain_console
         from headway.flows.trials.report import print_wanted

@@ -1,6 +1,7 @@
 """The `cost_bound:` branch of the pipeline file: what its retrains may cost. No input of any stage's key.
 
-Not `budget`, which is what failures spend: of attempts, and of the objective that `promotion.budget` freezes by.
+Not `budget`, which is what is there to be spent: by failures, of attempts and of the objective that `promotion.budget`
+freezes by, and by a search (`trials.budget`), which it ends in order.
 """
 
 from __future__ import annotations
@@ -60,8 +61,11 @@ def known_prices(folder: Path) -> PricesSpec | None:
     return priced[0] if len(priced) == 1 else None
 
 
-def bound_prices(folder: Path) -> PricesSpec:
+def bound_prices(folder: Path, where: str = "cost_bound") -> PricesSpec:
     """The same for a pipeline with a bound, which would hold nothing without them.
+
+    Args:
+        where: the key that bounds the cost.
 
     Raises:
         ConfigError: also where no prices are meant.
@@ -73,7 +77,7 @@ def bound_prices(folder: Path) -> PricesSpec:
     besides = "" if name else f" Where several have prices, {PROFILE} names the one that holds."
     raise ConfigError(
         f"a bound on the cost needs prices, and {'it has none' if name else 'which hold is not known'}.",
-        where="cost_bound",
+        where=where,
         advice=f"Give {whose} of {folder / 'deployments' / PROFILES} `prices: {{device_hour_usd: {{any: 2.50}}}}`."
         f"{besides}",
     )

@@ -123,6 +123,8 @@ class PipelineSpec(Frozen):
                 "shards keep rows from training for validation, and training.validation does not look at them: give "
                 "it, such as {every_steps: 50}, or keep none",
             )
+        if validation is not None and None not in (validation.every_s, validation.every_steps):
+            raise ValueError("training.validation: give every_s or every_steps; the one is settled as the other")
         if validation is not None and metric_set is not None:
             try:
                 validating_measure(metric_set, validation.metric)

@@ -16,10 +16,11 @@ from headway.flows.config.first_step import check_encodes, check_first_step
 from headway.flows.config.named_columns import require_named_columns
 from headway.flows.config.pipeline_file import pipeline_file
 from headway.flows.config.pipeline_spec import PipelineSpec, in_file
-from headway.flows.config.request import RetrainRequest, TrainingRequest
+from headway.flows.config.request import RetrainRequest, TrainingRequest, TrialsRequest
 from headway.flows.console.environment import project_folder
 from headway.tasks.registry import model_refs
 from headway.tasks.rows.validation_split import refuse_mixed
+from headway.tasks.search.budget import WHERE as BUDGET
 from headway.tasks.search.trials_spec import Trial
 from headway.training.config.encoder_specs import CustomEncoderSpec
 from headway.training.data.encode.hosted_encoder import check_custom_encoder
@@ -57,6 +58,8 @@ def check_request(
     check_tracking_uri(pipeline.registry.tracking_uri)
     if pipeline.cost_bound is not None:
         bound_prices(project_folder())
+    if _searches(request, pipeline) and pipeline.trials is not None and pipeline.trials.is_bound_in_usd:
+        bound_prices(project_folder(), BUDGET)
     if not is_resume:
         check_first_step(pipeline, path, contract, Workspace(request.workspace), trains_here=trains_here)
     workspace = Workspace(request.workspace)
@@ -68,6 +71,12 @@ def check_request(
     if pipeline.training.start_from is not None:
         model_refs.resolve(workspace, pipeline.training.start_from.model, to_start_from=True)
     return pipeline, path, workspace
+
+
+def _searches(request: TrainingRequest, pipeline: PipelineSpec) -> bool:
+    if isinstance(request, TrialsRequest):
+        return True
+    return request.in_window and pipeline.trials is not None and pipeline.trials.every is not None
 
 
 def check_contract(pipeline: PipelineSpec, path: Path, *, is_resume: bool = False) -> Contract:

@@ -140,7 +140,7 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
         max_steps=max_steps,
         length=lines.length if sharded.num_rows is not None else _likely_length(pipeline, max_steps) or lines.length,
         rates=lines.rates,
-        validation="" if training.validation is None else str(training.validation),
+        validation=trained.validation or ("" if training.validation is None else str(training.validation)),
         ema="" if training.ema is None else str(training.ema),
         groups=list(rehearsal.groups) if rehearsal else [str(group) for group in training.optimizer.groups],
         running=[each for each in read_running(context.workspace) if each.pipeline == pipeline.pipeline],

@@ -10,7 +10,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from headway.data_contracts.types.report_text import count, figure
+from headway.data_contracts.types.report_text import count, figure, length
 from headway.flows.console.console import headed, print_table
 from headway.flows.report.summary import RetrainSummary
 from headway.flows.report.summary import as_state as state_of
@@ -48,6 +48,7 @@ def report(context: RunContext, found: SearchResult, best: RetrainSummary) -> Tr
         levels=list(found.levels),
         trials=[_row(trial, found.levels[-1]) for trial in found.trials],
         warm_start=found.warm_start,
+        ended=found.ended,
         steps_spent=found.steps_spent,
         steps_saved=found.steps_of_all - found.steps_spent,
         is_decided=found.verdict is None or found.verdict.is_decided,
@@ -187,6 +188,8 @@ def print_ranking(summary: TrialsSummary, console: Console) -> None:
         console.print(f"  steps      {steps_line(summary)}")
     if summary.warm_start:
         console.print(f"  warm start {summary.warm_start}")
+    if summary.ended:
+        console.print(f"  ended      by its budget: {summary.ended}")
     if summary.verdict:
         console.print(f"  verdict    {summary.verdict}")
     first, *others = summary.keep.splitlines()
@@ -229,3 +232,7 @@ def print_wanted(plan: SearchPlan, console: Console) -> None:
         steps = 2 * plan.num_other_seeds * plan.levels[-1]
         seeds = count(plan.num_other_seeds, "more seed")
         console.print(f"  finalists  the best two with {seeds}: {steps:,} steps besides")
+    if plan.expected_s is not None:
+        console.print(f"  time       about {length(plan.expected_s)} in turn, by this pipeline's last run here")
+    if plan.budget:
+        console.print(f"  budget     {plan.budget}, with what its trials have spent before")

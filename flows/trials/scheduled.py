@@ -80,7 +80,8 @@ def search_when_due(run: RunContext, pipeline: PipelineSpec, request: RetrainReq
         raise
     current_search.end(run.workspace, run.pipeline, started_unix_s, settings, "ended")
     keep = "; ".join(made.keep.splitlines())
-    run.ledger.event("search.ended", message=f"keep trial {made.trials[0].trial} by {keep}; see {made.report}")
+    ended = f"; ended by its budget: {made.ended}" if made.ended else ""
+    run.ledger.event("search.ended", message=f"keep trial {made.trials[0].trial} by {keep}; see {made.report}{ended}")
     return made.best
 
 

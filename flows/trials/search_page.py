@@ -82,6 +82,7 @@ def render_html(found: TrialsSummary, made_unix_s: float) -> str:
                         ("keep it", f"<code>{html(found.keep)}</code>"),
                         ("steps", html(steps_line(found))),
                         *([("warm start", html(found.warm_start))] if found.warm_start else []),
+                        *([("ended", html(f"by its budget: {found.ended}"))] if found.ended else []),
                         *((name, html(uri)) for name, uri in found.best.reports.items()),
                     ]
                 ),

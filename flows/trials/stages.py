@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from headway.data_contracts.store.documents import Link, RunSpec
+from headway.flows.accounts.spending import expected_kind, usd_per_device_s
+from headway.flows.config.cost_bound import bound_prices
 from headway.flows.config.pipeline_spec import PipelineSpec
+from headway.flows.console.environment import project_folder
 from headway.flows.report.summary import summarise
 from headway.flows.run.stages import evaluate_and_register
 from headway.flows.trials.report import report
 from headway.flows.trials.summary import TrialsSummary
 from headway.flows.trials.wanted import wanted_trials
 from headway.tasks.core.context import RunContext
+from headway.tasks.search.budget import WHERE, SearchBudget
+from headway.tasks.search.pace import last_pace, progress_of
 from headway.tasks.stages.register import tracking_uri
 from headway.tasks.stages.search import search
 from headway.tasks.stages.trial_scores import Scoring
@@ -38,6 +43,7 @@ def search_and_register(
         manifest,
         tracking_uri(run, pipeline.registry),
         base,
+        _budget(run, pipeline),
     )
     # From here on the flow run works on the best one's run, and takes its lock.
     run.at.run = found.best.run.sha256[:16]
@@ -45,3 +51,21 @@ def search_and_register(
     best = pipeline.model_copy(update={"training": trial.training, "shards": trial.shards})
     evaluation, outcome = evaluate_and_register(run, best, found.best.run)
     return report(run, found, summarise(run, best, receipt, evaluation, outcome))
+
+
+def _budget(run: RunContext, pipeline: PipelineSpec) -> SearchBudget | None:
+    """In hours or money; None: neither bounds the search."""
+    spec = wanted_trials(pipeline).budget
+    if spec is None or not spec.bounds_time:
+        return None
+    usd_per_s, workspace = 0.0, run.workspace
+    if spec.usd is not None:
+        prices = bound_prices(project_folder(), WHERE)
+        kind = expected_kind(workspace, run.pipeline, is_here=pipeline.launch.launcher == "local")
+        usd_per_s = pipeline.launch.world_size * usd_per_device_s(prices, kind, WHERE)
+    return SearchBudget(
+        spec,
+        lambda each: progress_of(workspace.local_path(f"runs/{each}"), run.budget_scope),
+        usd_per_s,
+        last_pace(workspace, run.pipeline),
+    )

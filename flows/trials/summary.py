@@ -46,6 +46,8 @@ class TrialsSummary(BaseModel):
     """The one to keep first; then those that came furthest, the best first; those that failed last."""
     warm_start: str = ""
     """Which trials of an earlier search proposed the first round; empty: none."""
+    ended: str = ""
+    """What of its budget ended the search before all was tried; empty: nothing did."""
     steps_spent: int
     """That all runs of these trials have taken, whenever: the furthest step of each."""
     steps_saved: int
@@ -76,6 +78,7 @@ class TrialsSummary(BaseModel):
                 "on": f"{self.num_ranking_examples:,} held-out examples of their own",
                 **({"steps": steps_line(self)} if len(self.levels) > 1 else {}),
                 **({"warm start": self.warm_start} if self.warm_start else {}),
+                **({"ended": f"by its budget: {self.ended}"} if self.ended else {}),
                 **({"verdict": self.verdict} if self.verdict else {}),
                 "keep it": self.keep,
             },

@@ -12,7 +12,7 @@ from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file,
 from headway.flows.console.environment import project_folder
 from headway.tasks.search.configuration import require_same_examples
 from headway.tasks.search.earlier_trials import read_earlier
-from headway.tasks.search.rungs import num_at_each, planned_steps
+from headway.tasks.search.rungs import AttemptPace, num_at_each, planned_steps
 from headway.tasks.search.trials_spec import Trial, TrialsSpec
 from headway.training.config.encoder_specs import CustomEncoderSpec
 from headway.training.config.shards import ShardSpec
@@ -121,12 +121,17 @@ class SearchPlan(NamedTuple):
     """Which earlier trials propose the first round; empty: none, and draws are it."""
     num_shards: int = 0
     """Settings of shards, other than the file's, that those of `drawn` have: what sharding and fitting is done for."""
+    budget: str = ""
+    """What it may spend; empty: nothing bounds it."""
+    expected_s: float | None = None
+    """What training takes where trials take turns, other seeds of finalists included; None: nobody knows."""
 
 
-def plan_of(pipeline: PipelineSpec, folder: Path) -> SearchPlan:
+def plan_of(pipeline: PipelineSpec, folder: Path, pace: AttemptPace | None = None) -> SearchPlan:
     """
     Args:
         folder: of the pipeline file.
+        pace: what starts and steps took in the pipeline's last run.
 
     Raises:
         ConfigError: as `TrialsSpec.drawn` and `read_earlier`, and where the file asks for no trials.
@@ -134,7 +139,12 @@ def plan_of(pipeline: PipelineSpec, folder: Path) -> SearchPlan:
     spec = wanted_trials(pipeline)
     plan = _drawn_plan(pipeline, spec)
     others = {trial.shards.model_dump_json() for trial in plan.drawn if trial.shards != pipeline.shards}
-    plan = plan._replace(num_shards=len(others))
+    plan = plan._replace(num_shards=len(others), budget="" if spec.budget is None else str(spec.budget))
+    if pace is not None and plan.num_steps is not None:
+        more = 2 * plan.num_other_seeds
+        num_starts = plan.rounds * sum(plan.num_at_each) + more
+        num_steps = plan.num_steps + more * plan.levels[-1]
+        plan = plan._replace(expected_s=num_starts * pace.start_s + num_steps * pace.step_s)
     if spec.warm_start is None:
         return plan
     # Steps of then count as today's whole run, however many that are.
@@ -157,7 +167,8 @@ def _drawn_plan(pipeline: PipelineSpec, spec: TrialsSpec) -> SearchPlan:
         return SearchPlan(drawn, num_trials, len(of_rounds), levels, (per_round,), steps, steps, others)
     costs = list(itertools.accumulate(planned_steps(num, levels) for num in of_rounds))
     # Rounds that a budget leaves out: the first has been looked at.
-    num_rounds = max(1, sum(spec.budget_steps is None or cost <= spec.budget_steps for cost in costs))
+    most = None if spec.budget is None else spec.budget.steps
+    num_rounds = max(1, sum(most is None or cost <= most for cost in costs))
     of_rounds, spent = of_rounds[:num_rounds], costs[num_rounds - 1]
     num_trials = sum(of_rounds)
     at_each = tuple(num_at_each(per_round, levels))

@@ -1,7 +1,9 @@
-"""What starts and steps take on this machine, by what runs have written down: whether a rung is worth its starts."""
+"""What starts and steps take on this machine, by what runs have written down: whether a rung is worth its starts, and
+what trials have taken so far."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.stages import StageRecord
 from headway.tasks.core.stage_records import newest_record, newest_record_of
+from headway.tasks.search.budget import TrialProgress, Worked
 from headway.tasks.search.rungs import WHERE, AttemptPace, too_short
 from headway.tasks.search.trials_spec import TrialsSpec
 from headway.training.checkpoint.layout import run_folder
@@ -36,7 +39,7 @@ def require_worthwhile(workspace: Workspace, pipeline: str, spec: TrialsSpec, tr
     steps = spec.levels_of(training)
     if workspace.is_empty() or _has_started(workspace, pipeline, steps):
         return
-    pace = _last_pace(workspace, pipeline)
+    pace = last_pace(workspace, pipeline)
     if pace is not None and (why := too_short(steps, pace, spec.min_starts)):
         raise ConfigError(
             f"{why}.",
@@ -56,7 +59,8 @@ def _has_started(workspace: Workspace, pipeline: str, steps: Sequence[int]) -> b
     return newest_record(workspace, "rung", is_at_first) is not None
 
 
-def _last_pace(workspace: Workspace, pipeline: str) -> AttemptPace | None:
+def last_pace(workspace: Workspace, pipeline: str) -> AttemptPace | None:
+    """Of the pipeline's newest run, where that was here."""
     last = newest_record_of(workspace, pipeline, "launch")
     return None if last is None else pace_of(workspace.local_path(run_folder(last.document)))
 
@@ -79,3 +83,32 @@ def pace_of(run_dir: Path) -> AttemptPace | None:
         # What the first takes beyond the others, such as for compiling, is part of every start.
         return AttemptPace(start_s=start_s + max(first_s - step_s, 0.0), step_s=step_s)
     return None
+
+
+def progress_of(run_dir: Path, flow_run: str) -> TrialProgress:
+    """What the attempts of a run have come to.
+
+    Args:
+        flow_run: the one that asks: what of it has not ended goes on.
+    """
+    records = AttemptRecords(run_dir).all()
+    worked = []
+    for record in records:
+        end_unix_s = record.end_unix_s
+        if end_unix_s is None:
+            # Of one whose owner was lost: its last sign.
+            end_unix_s = time.time() if record.scope == flow_run else _last_sign(run_dir, record.attempt)
+        if record.start_unix_s > 0.0:
+            worked.append(Worked(record.scope, record.start_unix_s, max(record.start_unix_s, end_unix_s)))
+    return TrialProgress(
+        step=max((record.step for record in records if record.step is not None), default=0),
+        is_finished=any(record.state == "done" for record in records),
+        worked=tuple(worked),
+    )
+
+
+def _last_sign(run_dir: Path, attempt: int) -> float:
+    try:
+        return AttemptFiles(attempt_folder(run_dir, attempt)).rank_spool(0).stat().st_mtime
+    except OSError:
+        return 0.0

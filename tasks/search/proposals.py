@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 ASKED_PER_TRIAL: Mapping[str, int] = {"tpe": 100, "gp": 2}
 """Proposals, at most, for each trial that a round is to have: in a small space they repeat what was tried, and one of a
 Gaussian process takes a second. Draws take the place of what is missing then."""
-OPTIMISM = 0.75
+OPTIMISM = 1.0
 """Deviations by which a trial may be better than it is expected to be. Without, a part of a space where early figures
 are bad is never seen to its end; with more, trials go on of which nothing is known but that."""
-MOST_TOLD: Mapping[str, int] = {"tpe": 1000, "gp": 300}
-"""Trials that a sampler is told of, the best ones: a Gaussian process takes the cube of their number."""
+MAX_IN_STUDY: Mapping[str, int] = {"tpe": 1000, "gp": 300}
+"""Trials that a sampler learns from, the best ones: a Gaussian process takes the cube of their number."""
 MOST_EARLIER = 300
 """Of another search, the best ones."""
 WANTED_PER_TRIAL = 10
@@ -168,7 +168,7 @@ def _study(spec: TrialsSpec, number: int, outcomes: Sequence[Outcome], max_steps
     varied = spec.space.varied
     space = {name: distribution_of(its) for name, its in varied.items()}
     ends = expected_ends(spec.space, outcomes, max_steps)
-    for place in _best_first(ends)[: MOST_TOLD[spec.method]]:
+    for place in _best_first(ends)[: MAX_IN_STUDY[spec.method]]:
         end, settings = ends[place], outcomes[place].settings
         # Without those that follow from others, or did not vary beside them.
         chosen = {name: value for name, value in settings.items() if name in space}

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
+from headway.tasks.search.budget import BudgetSpec
 from headway.tasks.search.configuration import VARY as WHERE
 from headway.tasks.search.configuration import Configuration, is_of_shards, require_setting
 from headway.tasks.search.rungs import GeometricRungs, levels, planned_steps, require_past_warmup
@@ -24,7 +25,7 @@ LENGTHS = ("max_steps", "max_epochs", "recipe.model.iterations")
 OF_EPOCHS = ("global_batch_sequences",)
 """What decides the length besides, where passes over rows are asked for."""
 MAX_SETTINGS = 100
-DECIDES_NOTHING = frozenset({"max_parallel", "min_starts", "budget_steps", "every"})
+DECIDES_NOTHING = frozenset({"max_parallel", "min_starts", "budget", "every"})
 """Of a search's settings: with others it is the same search, which goes on."""
 Method = Literal["grid", "random", "tpe", "gp"]
 Settle = Callable[[Configuration], Configuration]
@@ -126,11 +127,10 @@ class TrialsSpec(Frozen):
         description="A rung that takes less time than so many starts of an attempt is refused, where an earlier run "
         "tells what both take. 0: none is.",
     )
-    budget_steps: int | None = Field(
+    budget: BudgetSpec | None = Field(
         None,
-        gt=0,
-        description="Training steps of all trials together, other seeds of finalists apart: no round begins that would "
-        "take more. A first round that would is refused.",
+        description="What all trials together may spend: `{steps: 20000}`, `{hours: 8}`, `{usd: 40}`, or several of "
+        "them. The same command, run again, goes on with what is left.",
     )
     seed: int = Field(0, ge=0, description="Seed of draws and proposals.")
     every: Literal["week", "month", "quarter"] | None = Field(
@@ -192,6 +192,10 @@ class TrialsSpec(Frozen):
     def is_learning(self) -> bool:
         return self.method in LEARNING
 
+    @property
+    def is_bound_in_usd(self) -> bool:
+        return self.budget is not None and self.budget.usd is not None
+
     def levels_of(self, training: TrainingSpec) -> tuple[int, ...]:
         """The steps at which trials are compared, the last of them the end of training.
 
@@ -209,14 +213,13 @@ class TrialsSpec(Frozen):
         Args:
             configuration: of the pipeline file, its length in steps.
         """
-        if self.budget_steps is None:
+        if self.budget is None or self.budget.steps is None:
             return
         num = self.draws or len(self.space.combinations(configuration))
-        if (wanted := planned_steps(num, self.levels_of(configuration.training))) > self.budget_steps:
+        if (wanted := planned_steps(num, self.levels_of(configuration.training))) > self.budget.steps:
             raise ConfigError(
-                f"the first round, {num} trials, takes {wanted:,} steps, more than budget_steps, "
-                f"{self.budget_steps:,}.",
-                where="trials.budget_steps",
+                f"the first round, {num} trials, takes {wanted:,} steps, more than its budget, {self.budget.steps:,}.",
+                where="trials.budget.steps",
                 advice="Draw fewer, add an earlier rung, or raise it.",
             )
 

@@ -43,6 +43,7 @@ from headway.tasks.rows.label_unit import number_shape
 from headway.tasks.rows.validation_split import refuse_mixed
 from headway.tasks.stages.starting_point import ResolvedStart, record_start, resolve_start
 from headway.tasks.stages.training_watch import TrainingWatch
+from headway.tasks.stages.validation_pace import record_validation, settle_validation, validation_of
 from headway.training.checkpoint.layout import checkpoint_path, run_folder, step_of, stored_files
 from headway.training.checkpoint.plan import size_bytes
 from headway.training.config.execution import ExecutionSpec
@@ -172,6 +173,8 @@ class LaunchOutlook(Outlook):
     """By this pipeline's run that finished last: as `state_bytes`."""
     run: Link | None = Field(default=None, exclude=True)
     """What would be trained, or is; None while nobody can know."""
+    validation: str = Field(default="", exclude=True)
+    """When it would be validated; empty: never, or nobody can know yet."""
 
 
 def outlook(context: RunContext, training: TrainingSpec, manifest: Link | None) -> LaunchOutlook:
@@ -186,11 +189,11 @@ def outlook(context: RunContext, training: TrainingSpec, manifest: Link | None) 
     workspace, start = context.workspace, _start_today(context, training)
     last = newest_record_of(workspace, context.pipeline, "launch")
     memory_bytes = None if last is None else _rank_memory_bytes(context, last.document, training)
-    seen, steps, link = would_run(context, "launch"), [], None
+    seen, steps, link, validation = would_run(context, "launch"), [], None, None
     if manifest is not None:
         training = training.for_rows(num_training_rows(context, manifest))
         settled = describe_run(context, training, manifest)
-        start, link = settled.message or start, settled.run.link
+        start, link, validation = settled.message or start, settled.run.link, validation_of(settled.run)
         seen = look_up(context, "launch", launch_inputs(settled.run))
         if seen.document is not None:
             _, checkpoint = final_checkpoint(context, link)
@@ -199,7 +202,13 @@ def outlook(context: RunContext, training: TrainingSpec, manifest: Link | None) 
             steps = sorted(workspace.names(f"{run_folder(link)}/checkpoints"))
     if seen.document is None and training.max_epochs is None:
         seen = _by_the_step(seen, last, training.max_steps, steps[-1] if steps else None)
-    return LaunchOutlook(**dict(seen), start=start, rank_memory_bytes=memory_bytes, run=link)
+    return LaunchOutlook(
+        **dict(seen),
+        start=start,
+        rank_memory_bytes=memory_bytes,
+        run=link,
+        validation="" if validation is None else str(validation),
+    )
 
 
 def _start_today(context: RunContext, training: TrainingSpec) -> str | None:
@@ -284,6 +293,7 @@ def describe_run(
         else beside.code,
         environment=freeze_environment(context.workspace) if beside is None else beside.environment,
     )
+    run = settle_validation(context, run, training, beside)
     if training.start_from is None:
         return ResolvedStart(run, "")
     is_same = beside is not None and beside.config.get("start_from") == run.config["start_from"]
@@ -347,8 +357,11 @@ def watched_training(
         context.ledger.event("run.folder", run=run.sha256, path=str(run_dir), **bounds)
         lines = training_lines(context, training, spec, _context_tokens(context, run), num_rows)
         context.ledger.event("batch", message=lines.batch)
-        context.ledger.event("length", message=lines.length)
+        validation = validation_of(run)
+        validated = "" if validation is None or validation.every_s is None else f"; validated {validation}"
+        context.ledger.event("length", message=f"{lines.length}{validated}")
         context.ledger.event("learning_rate", message=lines.rates)
+        record_validation(context, run)
         if run.start is not None:
             record_start(context, settled)
             context.ledger.event("start_from", message=settled.message, checkpoint=run.start.sha256)

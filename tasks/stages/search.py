@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headway.data_contracts.store.documents import Interval, Link, RunSpec
+from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.report_text import count, figure
 from headway.tasks.core.context import RunContext
+from headway.tasks.search.budget import WHERE as BUDGET
+from headway.tasks.search.budget import SearchBudget
 from headway.tasks.search.configuration import Configuration, is_of_shards
 from headway.tasks.search.earlier_trials import EarlierTrials, read_earlier
 from headway.tasks.search.pace import pace_of, require_worthwhile
@@ -88,6 +91,8 @@ class SearchResult:
     """None: only one was trained to its end, or of one seed their own intervals tell the best two apart already."""
     warm_start: str = ""
     """Which trials of an earlier search proposed the first round; empty: none."""
+    ended: str = ""
+    """What of its budget ended it before all was tried; empty: nothing did."""
 
     @property
     def best(self) -> TrialResult:
@@ -119,12 +124,14 @@ def search(
     manifest: Link,
     tracking_uri: str,
     base: RunSpec | None = None,
+    budget: SearchBudget | None = None,
 ) -> SearchResult:
     """Try settings of a pipeline's training and shards, and train the best to its end.
 
     Args:
         manifest: the shards of the pipeline file's own settings.
         base: a run whose code, environment and start all trials are to have; None: those of now.
+        budget: in hours or money; None: neither bounds it.
 
     Raises:
         ConfigError: rungs that are none of it, lie within a warm-up, or are not worth their starts; too small a budget.
@@ -142,7 +149,7 @@ def search(
         earlier = read_earlier(context.base / spec.warm_start, spec.space, steps[-1])
         message = f"warm start: {earlier} lie in this space; their figures propose the first round alone"
         context.ledger.event("rung", message=message, step=steps[0], steps_spent=0)
-    return _Search(context, spec, training, steps, scoring, manifest, tracking_uri, earlier, base).run()
+    return _Search(context, spec, training, steps, scoring, manifest, tracking_uri, earlier, base, budget).run()
 
 
 class _Search:
@@ -157,8 +164,11 @@ class _Search:
         tracking_uri: str,
         earlier: EarlierTrials | None,
         base: RunSpec | None,
+        budget: SearchBudget | None,
     ) -> None:
-        self._context, self._spec = context, spec
+        self._context, self._spec, self._budget = context, spec, budget
+        self._ended = ""
+        """What ended it before all was tried."""
         self._configuration = Configuration(training=training, shards=scoring.shards)
         self._scoring, self._uri = scoring, tracking_uri
         self._shards = TrialShards(context, scoring, manifest)
@@ -192,10 +202,22 @@ class _Search:
                 assert each.trial.number not in self._trials
                 self._trials[each.trial.number] = SearchedTrial(result=TrialResult(planned=each), round=number + 1)
             self._run_round(planned)
+            if self._ended:
+                break
+        # Those that the budget let none train are none that were tried.
+        self._trials = {
+            number: each for number, each in self._trials.items() if each.figures or each.result.error is not None
+        }
+        if not self._trials:
+            raise ConfigError(
+                f"it ends the search before a trial comes to step {self._levels[0]:,}: {self._ended}.",
+                where=BUDGET,
+                advice="Raise it, lay the first rung earlier, or draw fewer.",
+            )
         ranked = self._ranked()
         # Where all that went further failed, whoever is best of the others takes their place.
         while ranked[0].result.error is None and self._levels[-1] not in ranked[0].figures:
-            self._at(self._levels[-1], [ranked[0].result.trial.number])
+            self._at(self._levels[-1], [ranked[0].result.trial.number], is_bound=False)
             ranked = self._ranked()
         if ranked[0].result.score is None or ranked[0].result.error is not None:
             raise all_failed(self._context, [each.result for each in ranked])
@@ -204,7 +226,9 @@ class _Search:
             ranked[:2] = reversed(ranked[:2])
         self._track(is_over=True)
         warm_start = "" if self._earlier is None else str(self._earlier)
-        return SearchResult(trials=ranked, levels=self._levels, verdict=verdict, warm_start=warm_start)
+        return SearchResult(
+            trials=ranked, levels=self._levels, verdict=verdict, warm_start=warm_start, ended=self._ended
+        )
 
     def _beside(self) -> RunSpec | None:
         """Whose code and environment the next trials have."""
@@ -215,7 +239,7 @@ class _Search:
 
     def _would_exceed_budget(self, number: int) -> bool:
         """Of the first round, which was looked at before anything was spent, never."""
-        budget, draws = self._spec.budget_steps, self._spec.draws
+        draws, budget = self._spec.draws, None if self._spec.budget is None else self._spec.budget.steps
         if budget is None or draws is None or number == 0:
             return False
         spent = sum(each.steps for each in self._trials.values())
@@ -225,8 +249,22 @@ class _Search:
         message = (
             f"{count(spent, 'step')} so far, and round {number + 1} would take {wanted:,}: more than {budget:,} in all"
         )
-        self._context.ledger.event("rung", message=message, step=self._levels[-1], steps_spent=spent)
+        self._end(message, self._levels[-1])
         return True
+
+    def _end(self, why: str, step: int) -> None:
+        self._ended = f"{self._ended}; {why}" if self._ended else why
+        spent = sum(each.steps for each in self._trials.values())
+        self._context.ledger.event("rung", message=f"the budget ends it: {why}", step=step, steps_spent=spent)
+
+    def _may_begin(self, budget: SearchBudget, each: PlannedTrial, to_step: int) -> bool:
+        """Whether a trial may train on: what another stretch is likely to take still fits."""
+        if not self._ended:
+            has_model = any(self._levels[-1] in trial.figures for trial in self._trials.values())
+            to_the_end = 0 if has_model else each.trial.training.max_steps - to_step
+            if why := budget.refusal({each.run.sha256[:16]: to_step}, to_the_end):
+                self._end(f"{each.trial.name} to step {to_step:,}: {why}", to_step)
+        return not self._ended
 
     def _run_round(self, planned: Sequence[PlannedTrial]) -> None:
         on, staying = [each.trial.number for each in planned], list[int]()
@@ -234,13 +272,13 @@ class _Search:
         for level, step in enumerate(self._levels):
             num_wanted, scored = len(on), self._at(step, on)
             # One that fails gives its place to the next best of the rung before.
-            while len(scored) < num_wanted and staying:
+            while len(scored) < num_wanted and staying and not self._ended:
                 missing = num_wanted - len(scored)
                 scored += self._at(step, staying[:missing])
                 staying = staying[missing:]
             if not scored:
                 return
-            if step == self._levels[-1]:
+            if step == self._levels[-1] or self._ended:
                 self._report(step, scored, [])
                 return
             following = self._levels[level + 1]
@@ -264,11 +302,15 @@ class _Search:
         result = self._trials[number].result
         return result.is_finished or result.trained_step >= following
 
-    def _at(self, step: int, numbers: Sequence[int]) -> list[int]:
-        """Have trials trained to a step, and scored there; returns those that did not fail."""
+    def _at(self, step: int, numbers: Sequence[int], *, is_bound: bool = True) -> list[int]:
+        """Have trials trained to a step, and scored there; returns those that came to it.
+
+        Args:
+            is_bound: whether the budget may leave some out.
+        """
         planned = [self._trials[number].result.planned for number in numbers]
         to_step = None if step == self._levels[-1] else step
-        ranked = self._trained(planned, to_step)
+        ranked = self._trained(planned, to_step, is_bound=is_bound)
         for result in ranked:
             trial = self._trials[result.trial.number]
             if result.score is None:
@@ -289,12 +331,19 @@ class _Search:
                     trial.later[step] = result.model_step
         return [result.trial.number for result in ranked if result.score is not None]
 
-    def _trained(self, planned: Sequence[PlannedTrial], to_step: int | None) -> list[TrialResult]:
+    def _trained(self, planned: Sequence[PlannedTrial], to_step: int | None, *, is_bound: bool) -> list[TrialResult]:
         """With their scores, the best first, and those that failed last."""
+        may_begin = None
+        if (budget := self._budget) is not None and is_bound:
+            budget.know(each.run.sha256[:16] for each in planned)
+
+            def may_begin(each: PlannedTrial) -> bool:
+                return self._may_begin(budget, each, to_step or each.trial.training.max_steps)
+
         evaluation, launch = self._scoring.evaluation, self._scoring.launch
         room = None if launch.is_detached else self._room_for(planned)
         at_once = self._spec.max_parallel or AT_ONCE
-        trained = train_trials(self._context, planned, launch, self._uri, at_once, evaluation, to_step, room)
+        trained = train_trials(self._context, planned, launch, self._uri, at_once, evaluation, to_step, room, may_begin)
         self._look_at_pace(planned[0].run)
         scores = (each.result.score for each in self._trials.values())
         like = next((each for each in scores if each is not None), None)
@@ -341,7 +390,15 @@ class _Search:
             )
             for each in finalists
         ]
-        trained = self._trained([each for pair in zip(*by_finalist, strict=True) for each in pair], None)
+        planned = [each for pair in zip(*by_finalist, strict=True) for each in pair]
+        if self._budget is not None:
+            wanted = {each.run.sha256[:16]: each.trial.training.max_steps for each in planned}
+            self._budget.know(wanted)
+            if why := self._budget.refusal(wanted):
+                # Of one seed they are compared all the same.
+                self._end(f"the best two with other seeds: {why}", self._levels[-1])
+                return
+        trained = self._trained(planned, None, is_bound=False)
         for result in sorted(trained, key=lambda each: each.trial.training.seed):
             self._trials[result.trial.number].other_seeds.append(result)
 

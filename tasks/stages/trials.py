@@ -107,6 +107,7 @@ def train_trials(
     evaluation: EvaluationSpec,
     to_step: int | None = None,
     room: Room | None = None,
+    may_begin: Callable[[PlannedTrial], bool] | None = None,
 ) -> list[TrialResult]:
     """Every trial as a run, found or trained now; one that fails for good ends no other.
 
@@ -115,6 +116,7 @@ def train_trials(
         evaluation: what they are scored by where they pause.
         to_step: where that is; None: at their ends.
         room: for gangs side by side where no scheduler has them; None: they take turns.
+        may_begin: asked of each that is not on record, just before it trains; those that may not have no result.
 
     Raises:
         RunStopped: a stop was asked for; the same command continues.
@@ -123,10 +125,14 @@ def train_trials(
     context = replace(context, stop=replace(context.stop, at_step=to_step))
     pause = None if to_step is None else Pause(to_step, evaluation)
     if spec.is_detached:
-        return _Together(context, planned, spec, tracking_uri, pause).run_as_jobs(at_once)
+        return _Together(context, planned, spec, tracking_uri, pause, may_begin).run_as_jobs(at_once)
     if room is not None and len(room.slots) > 1 and len(planned) > 1:
-        return _Together(context, planned, spec, tracking_uri, pause).run_here(room)
-    return [_train_one(context, each, spec, tracking_uri, pause) for each in planned]
+        return _Together(context, planned, spec, tracking_uri, pause, may_begin).run_here(room)
+    return [
+        _train_one(context, each, spec, tracking_uri, pause)
+        for each in planned
+        if may_begin is None or _is_trained(context, each, pause) or may_begin(each)
+    ]
 
 
 def _train_one(
@@ -271,8 +277,10 @@ class _Together:
         spec: LaunchSpec,
         tracking_uri: str,
         pause: Pause | None,
+        may_begin: Callable[[PlannedTrial], bool] | None,
     ) -> None:
         self._context, self._spec, self._uri, self._pause = context, spec, tracking_uri, pause
+        self._may_begin = may_begin
         self._results = {each.trial.label: TrialResult(planned=each) for each in planned}
         self._new = list[PlannedTrial]()
         for each in planned:
@@ -334,9 +342,12 @@ class _Together:
             yield
 
     def _begin(self, number: int) -> Watched | None:
-        """Its gang, watched; None where it is on record by now, or has failed."""
+        """Its gang, watched; None where it is on record by now, may not begin, or has failed."""
         each, context = self._new[number], self._context
         trial = each.trial
+        if self._may_begin is not None and not self._may_begin(each):
+            del self._results[trial.label]
+            return None
         context.at.run = each.run.sha256[:16]
         # Before it trains: what it costs is this flow run's, also where it never comes to an end.
         context.ledger.event("run.named", run=each.run.sha256)

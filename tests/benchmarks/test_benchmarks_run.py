@@ -20,6 +20,8 @@ SMALLEST = {
     "loader": ("--scales", "1", "--rounds", "1"),
     "optimizer": ("--blocks", "1", "--width", "32", "--rounds", "1"),
     "search": ("--seeds", "1", "--steps", "27"),
+    "search_beside": ("--rounds", "1", "--steps", "20"),
+    "search_bookkeeping": ("--rounds", "2", "--draws", "2"),
     "second_run": ("--pipeline", "breast-cancer", "--rounds", "1"),
     "sharding": ("--rows", "2000", "--scales", "1", "--rounds", "1"),
     "step": ("--rounds", "1", "--save-rounds", "1", "--save-steps", "2"),

@@ -81,13 +81,14 @@ def test_the_best_checkpoint_is_registered_drawn_found_again_and_proved(tmp_path
     [
         ({"validation_fraction": 0.0}, "training.validation needs rows: give shards.validation_fraction"),
         ({"validation": None}, "training.validation does not look at them"),
+        ({"every_s": 5.0}, "give every_s or every_steps"),
         ({"metric": "r2"}, "no figure 'r2' to validate by; these data have log_loss, accuracy"),
     ],
 )
 def test_a_file_that_validates_on_nothing_or_looks_at_nothing_is_refused(tmp_path: Path, change, problem) -> None:
     case = project(tmp_path)
     spec = yaml.safe_load(case.pipeline.read_text())
-    if "metric" in change:
+    if change.keys() & {"metric", "every_s"}:
         spec["training"]["validation"] |= change
     elif "validation" in change:
         del spec["training"]["validation"]

@@ -10,11 +10,22 @@ from pydantic import Field, model_validator
 
 from headway.data_contracts.store.documents import Frozen
 
+UNKNOWN_PACE = 10
+"""Validations of a run with `every_s` of which nobody knows beforehand what a step takes."""
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
 class ValidationSpec(Frozen):
     every_steps: int | None = Field(default=None, gt=0, description="Steps between two validations.")
+    every_s: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        exclude_if=lambda every_s: every_s is None,
+        description="In place of `every_steps`: about so many seconds between two validations. How many steps these "
+        "are is settled once, before the run begins, by what a step of this pipeline's last run took; where none is on "
+        "record it is a tenth of the run.",
+    )
     at_fractions: tuple[Fraction, ...] = Field(
         default=(), description="In place of `every_steps`: shares of the run's steps, such as `[0.1, 0.5, 1]`."
     )
@@ -38,9 +49,31 @@ class ValidationSpec(Frozen):
 
     @model_validator(mode="after")
     def _happens(self) -> Self:
-        if (self.every_steps is None) == (not self.at_fractions):
-            raise ValueError("give every_steps or at_fractions, one of them")
+        # A run's own configuration has both: so many seconds, and the steps that they were settled as.
+        is_every = self.every_steps is not None or self.every_s is not None
+        if is_every == bool(self.at_fractions):
+            raise ValueError("give every_steps, every_s or at_fractions, one of them")
         return self
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known in steps when it happens."""
+        return self.every_s is None or self.every_steps is not None
+
+    def settled(self, step_s: float | None, max_steps: int) -> ValidationSpec:
+        """The same with `every_s` in steps.
+
+        Args:
+            step_s: what one takes; None: nobody knows.
+        """
+        if self.every_s is None or self.every_steps is not None:
+            return self
+        known = None if not step_s else min(max(1, round(self.every_s / step_s)), max_steps)
+        return self.model_copy(update={"every_steps": known or self._every_steps(max_steps)})
+
+    def _every_steps(self, max_steps: int) -> int | None:
+        """As `every_steps`; a tenth of the run while nobody knows what a step takes."""
+        return self.every_steps if self.is_settled else -(-max_steps // UNKNOWN_PACE)
 
     def is_due(self, step: int, max_steps: int) -> bool:
         """Whether so many done steps are followed by a validation; the last one always is."""
@@ -48,20 +81,24 @@ class ValidationSpec(Frozen):
             return False
         if step == max_steps:
             return True
-        if self.every_steps is not None:
-            return step % self.every_steps == 0
+        if (every_steps := self._every_steps(max_steps)) is not None:
+            return step % every_steps == 0
         return any(step == max(1, round(fraction * max_steps)) for fraction in self.at_fractions)
 
     def __str__(self) -> str:
         """When, and what follows, for a person."""
         shares = ", ".join(f"{fraction:g}" for fraction in self.at_fractions)
-        when = f"every {self.every_steps:,} steps" if self.every_steps is not None else f"at {shares} of the steps"
+        parts = [
+            *([] if self.every_s is None else [f"every {self.every_s:g} s"]),
+            *([] if self.every_steps is None else [f"every {self.every_steps:,} steps"]),
+        ]
+        when = ": ".join(parts) or f"at {shares} of the steps"
         rows = "" if self.max_rows is None else f", on {self.max_rows:,} rows at most"
         ends = "" if self.patience is None else f"; the run ends after {self.patience:,} in a row that were no better"
         return f"{when} and after the last{rows}{ends}{'; the best is the model' if self.keep_best else ''}"
 
     def count(self, max_steps: int) -> int:
         """Validations of a run that goes to its last step."""
-        if self.every_steps is not None:
-            return -(-max_steps // self.every_steps)
+        if (every_steps := self._every_steps(max_steps)) is not None:
+            return -(-max_steps // every_steps)
         return len({max_steps, *(max(1, round(fraction * max_steps)) for fraction in self.at_fractions)})

@@ -98,6 +98,8 @@ def test_a_dry_run_says_how_many_come_to_each_rung_and_what_share_of_all_steps_t
         "num_other_seeds": 2,
         "warm_start": "",
         "num_shards": 0,
+        "budget": "",
+        "expected_s": None,
     }
 
 
@@ -106,13 +108,33 @@ def test_a_dry_run_leaves_out_rounds_that_the_budget_does(
 ) -> None:
     with (project / "tiny.yaml").open("a") as file:
         file.write(
-            "evaluation: {ranking_share: 0.5}\ntrials:\n  draws: 9\n  rounds: 6\n  budget_steps: 3000\n"
+            "evaluation: {ranking_share: 0.5}\ntrials:\n  draws: 9\n  rounds: 6\n  budget: {steps: 3000}\n"
             "  rungs: {first: 60, eta: 3}\n  vary: {optimizer.lr: {log_uniform: [0.001, 0.1]}}\n"
         )
     code, out, _ = trials(capsys, monkeypatch, "--dry-run", "--json")
     plan = json.loads(out)
     assert code == 0 and (plan["num_trials"], plan["rounds"], len(plan["drawn"])) == (18, 2, 18)
     assert plan["num_steps"] == 2 * (9 * 60 + 3 * 120 + 320)
+    assert plan["budget"] == "3,000 steps" and plan["expected_s"] is None, "nobody knows what a step takes"
+    (project / "workspace" / "stages").mkdir(parents=True)
+    monkeypatch.setattr(pace, "last_pace", lambda workspace, pipeline: AttemptPace(start_s=3.0, step_s=0.1))
+    monkeypatch.setattr(pace, "_has_started", lambda *_: True)
+    code, out, _ = trials(capsys, monkeypatch, "--dry-run")
+    time, budget = (line.split(maxsplit=1)[1] for line in out.splitlines()[-2:])
+    assert code == 0 and time == "about 5 min 22 s in turn, by this pipeline's last run here"  # 26 starts, 2,440 steps
+    assert budget == "3,000 steps, with what its trials have spent before"
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"), [("{}", "say steps, hours or usd"), ("{hours: 0}", "greater than 0"), ("{usd: 5}", "prices")]
+)
+def test_a_budget_that_bounds_nothing_is_refused_at_once(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, budget: str, words: str
+) -> None:
+    with (project / "tiny.yaml").open("a") as file:
+        file.write(TRIALS.replace("  vary:", f"  budget: {budget}\n  vary:"))
+    code, out, err = trials(capsys, monkeypatch, "--dry-run")
+    assert code == 2 and not out and words in err and "trials.budget" in err
 
 
 def test_rungs_that_are_too_short_for_what_starts_took_here_are_refused_before_anything_is_made(
@@ -122,7 +144,7 @@ def test_rungs_that_are_too_short_for_what_starts_took_here_are_refused_before_a
         file.write(TRIALS.replace("  vary:", "  rungs: [60, 180]\n  vary:"))
     assert trials(capsys, monkeypatch, "--dry-run")[0] == 0, "nobody knows what a start takes"
     (project / "workspace" / "stages").mkdir()
-    monkeypatch.setattr(pace, "_last_pace", lambda workspace, pipeline: AttemptPace(start_s=3.0, step_s=0.01))
+    monkeypatch.setattr(pace, "last_pace", lambda workspace, pipeline: AttemptPace(start_s=3.0, step_s=0.01))
     code, out, err = trials(capsys, monkeypatch)
     assert code == 2 and not out
     assert "trains 60 steps x 10 ms = 0.6 s, and starting to takes 3 s: less than 20 starts, 60 s" in err

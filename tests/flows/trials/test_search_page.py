@@ -63,6 +63,8 @@ def test_every_trial_is_a_line_and_a_row_and_the_one_that_is_kept_is_marked() ->
     assert all(each.run in page for each in rows)
     assert "100%" in page and f"{1 - (540 + 30 * 60) / (31 * 540):.0%}" in page, "did not fail, saved"
     assert "log_loss at step 60" in page and "://" not in page, "nothing is fetched"
+    assert "by its budget" not in page
+    assert "by its budget: 8 h so far" in render_html(searched(rows, ended="8 h so far"), 0.0)
 
 
 def test_what_a_setting_explains_is_near_all_for_one_that_decides_and_near_nothing_for_one_that_does_not() -> None:

@@ -116,8 +116,12 @@ def test_an_integer_range_reaches_both_its_ends() -> None:
         ({"bucket_bytes": [4096, 8192]}, {}, r"`bucket_bytes` decides no bit.*Leave it out\.$"),
         ({"optimizer.lr": [0.1, 0.2], "max_steps": [1, 2]}, {"max_trials": 3}, "4 combinations are more than"),
         ({"optimizer.lr": LR}, {"draws": 65}, "65 draws are more than max_trials, 64"),
-        ({"optimizer.lr": [0.1, 0.2]}, {"budget_steps": 99}, "2 trials, takes 100 steps, more than budget_steps, 99"),
-        ({"optimizer.lr": LR}, {"draws": 4, "rungs": [10], "budget_steps": 79}, "takes 80 steps.*an earlier rung"),
+        (
+            {"optimizer.lr": [0.1, 0.2]},
+            {"budget": {"steps": 99}},
+            "takes 100 steps, more than its budget, 99",
+        ),
+        ({"optimizer.lr": LR}, {"draws": 4, "rungs": [10], "budget": {"steps": 79}}, "takes 80 steps.*an earlier rung"),
         ({"schedule.warmup_steps": [5, 20]}, {"rungs": [20]}, "within the warm-up of 20 steps"),
     ],
 )

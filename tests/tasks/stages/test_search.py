@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from headway.data_contracts.store.documents import Interval, Link
 from headway.data_contracts.store.errors import ConfigError, HeadwayError, IntegrityError, TrainingFailed
+from headway.tasks.search.budget import SearchBudget, TrialProgress, Worked, spent_by
 from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.rungs import planned_steps
 from headway.tasks.search.trials_spec import Trial, TrialsSpec
@@ -62,6 +63,10 @@ class Machine:
     compared: int = 0
     finalists: list[list[TrialResult]] = field(default_factory=list)
     require_trainable: Callable[..., None] = lambda *arguments: None
+    clock_s: float = 0.0
+    worked: dict[str, list[Worked]] = field(default_factory=lambda: defaultdict(list))
+    """By run. A step takes a second, and a start ten."""
+    flow_run: int = 0
     tracked: Any = field(default_factory=lambda: SimpleNamespace(log=lambda *arguments, **fields: None))
 
     def key(self, trial: Trial) -> Any:
@@ -75,23 +80,36 @@ class Machine:
     def describe(self, context: Any, trials: Any, manifest: Any, beside: Any = None) -> list[PlannedTrial]:
         run: Any = SimpleNamespace(run=SimpleNamespace(model_copy=lambda update: None))
         counted = [replace(each, training=each.training.for_rows(NUM_ROWS)) for each in trials]
-        return [
-            PlannedTrial(each, run, Link(kind="run", sha256=f"{each.number:032x}{each.seed or 0:032x}"))
-            for each in counted
-        ]
+        return [PlannedTrial(each, run, Link(kind="run", sha256=run_id(self.key(each)))) for each in counted]
 
     def train(
-        self, context: Any, planned: Any, spec: Any, uri: str, at_once: int, by: Any, to_step: int | None, room: Any
+        self,
+        context: Any,
+        planned: Any,
+        spec: Any,
+        uri: str,
+        at_once: int,
+        by: Any,
+        to_step: int | None,
+        room: Any,
+        may_begin: Any = None,
     ) -> Any:
         results = []
         for each in planned:
             number, step = self.key(each.trial), to_step or 540
+            is_trained = self.reached.get(number, 0) >= min(step, self.ends_at)
+            if may_begin is not None and not is_trained and not may_begin(each):
+                continue
             result = TrialResult(planned=each)
             if (limit := self.fails_at.get(number)) is not None and step >= limit:
                 results.append(replace(result, error=self.failure(where=each.run.sha256)))
                 continue
             self._work()
             step = min(step, self.ends_at)
+            if not is_trained:
+                began_s = self.clock_s
+                self.clock_s += 10 + step - self.reached.get(number, 0)
+                self.worked[each.run.sha256[:16]].append(Worked(str(self.flow_run), began_s, self.clock_s))
             self.trained[number] += max(0, step - self.reached.get(number, 0))
             self.reached[number] = max(step, self.reached.get(number, 0))
             results.append(result)
@@ -133,7 +151,13 @@ class Machine:
     def event(self, name: str, **fields: Any) -> None:
         self.events.append({"event": name, **fields})
 
+    def progress_of(self, run: str) -> TrialProgress:
+        step = next((step for key, step in self.reached.items() if run_id(key)[:16] == run), 0)
+        return TrialProgress(step=step, is_finished=step >= self.ends_at, worked=tuple(self.worked[run]))
+
     def search(self, spec: TrialsSpec, training: TrainingSpec = TRAINING) -> module.SearchResult:
+        self.flow_run += 1
+        self.clock_s += 1000.0  # since the flow run before
         context: Any = SimpleNamespace(
             ledger=SimpleNamespace(event=self.event),
             workspace=SimpleNamespace(local_path=Path),
@@ -155,7 +179,13 @@ class Machine:
             patch.setattr(module, "require_worthwhile", lambda *arguments: None)
             patch.setattr(trial_shards, "num_training_rows", lambda context, manifest: NUM_ROWS)
             patch.setattr(trial_shards, "require_trainable", self.require_trainable)
-            return module.search(context, spec, training, scoring, nothing, "")
+            budget = None if spec.budget is None else SearchBudget(spec.budget, self.progress_of, usd_per_s=0.01)
+            return module.search(context, spec, training, scoring, nothing, "", budget=budget)
+
+
+def run_id(key: Any) -> str:
+    number, seed = key if isinstance(key, tuple) else (key, 0)
+    return f"{number:08x}{seed:08x}".ljust(64, "0")
 
 
 def spec(draws: int = 9, rounds: int = 2, **fields: Any) -> TrialsSpec:
@@ -397,10 +427,75 @@ def test_no_round_begins_that_would_take_more_than_the_budget_also_where_it_is_r
     each = planned_steps(9, LEVELS)
     machine = Machine(by_number)
     for _ in range(2):
-        found = machine.search(spec(rounds=4, budget_steps=3 * each - 1))
+        found = machine.search(spec(rounds=4, budget={"steps": 3 * each - 1}))
         assert found.steps_spent == sum(machine.trained.values()) == 2 * each and len(found.trials) == 18
-        assert machine.events[-1]["message"].endswith(f"round 3 would take {each:,}: more than {3 * each - 1:,} in all")
-    assert len(machine.search(spec(rounds=4, budget_steps=3 * each)).trials) == 27
+        assert found.ended.endswith(f"round 3 would take {each:,}: more than {3 * each - 1:,} in all")
+        assert machine.events[-1]["message"] == f"the budget ends it: {found.ended}"
+    assert len(machine.search(spec(rounds=4, budget={"steps": 3 * each})).trials) == 27
+
+
+def spent_s(machine: Machine) -> float:
+    return spent_by(map(machine.progress_of, machine.worked)).wall_s
+
+
+@pytest.mark.parametrize("seconds", [700, 1200, 2000, 4000, 5000])
+def test_in_hours_a_search_ends_within_them_with_its_best_at_its_end_and_repeated_comes_to_the_same(
+    seconds: int,
+) -> None:
+    machine = Machine(by_number)
+    asked = spec(rounds=4, budget={"hours": seconds / 3600})
+    found = machine.search(asked)
+    assert found.best.trial.number == 1 and 540 in found.trials[0].figures
+    assert seconds / 2 < spent_s(machine) <= seconds
+    assert "so far, and what follows would take about" in found.ended
+    assert f"the budget ends it: {found.ended}" in [each["message"] for each in machine.events]
+    assert all(each.figures for each in found.trials), "what never trained is no trial"
+    trained = dict(machine.trained)
+    again = machine.search(asked)
+    assert machine.trained == trained
+    # At the same place: what the best took to its end counts by now.
+    assert again.ended.partition(":")[0] == found.ended.partition(":")[0]
+    assert [each.result.trial for each in again.trials] == [each.result.trial for each in found.trials]
+
+    # More of it continues where it was, to what an undisturbed search comes to.
+    whole, undisturbed = machine.search(spec(rounds=4)), Machine(by_number).search(spec(rounds=4))
+    assert not whole.ended and whole.best.trial == undisturbed.best.trial
+    assert whole.steps_spent == sum(machine.trained.values()) >= undisturbed.steps_spent
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.integers(1, 25), max_size=6), st.sampled_from([{"hours": 0.9}, {"usd": 30.0}]))
+@pytest.mark.process
+def test_killed_again_and_again_a_search_goes_on_with_what_is_left_of_its_budget(
+    kills: list[int], asked: dict[str, float]
+) -> None:
+    undisturbed, machine = Machine(by_number), Machine(by_number)
+    wanted = spec(rounds=4, budget=asked)
+    expected = undisturbed.search(wanted)
+    for dies_in in kills:
+        machine.dies_in = dies_in
+        with pytest.raises(Killed):
+            machine.search(wanted)
+            raise Killed  # it was through before
+    machine.dies_in = -1
+    found = machine.search(wanted)
+    assert spent_s(machine) <= 3240 and found.ended
+    assert found.best.trial == expected.best.trial
+    assert [each.result.trial.number for each in found.trials] == [each.result.trial.number for each in expected.trials]
+
+
+def test_other_seeds_of_finalists_that_the_budget_does_not_hold_are_left_out() -> None:
+    machine = Machine(by_number)
+    machine.verdict = verdict(APART)
+    found = machine.search(spec(finalist_seeds=3, budget={"hours": 1.2}))
+    assert [len(each) for each in machine.finalists] == [1, 1] and found.verdict is machine.verdict
+    assert "the best two with other seeds: " in found.ended
+
+
+def test_a_budget_that_comes_to_no_rung_is_refused() -> None:
+    machine = Machine(by_number, worked=defaultdict(list, {run_id(1)[:16]: [Worked("killed", 0.0, 90.0)]}))
+    with pytest.raises(ConfigError, match=r"trials\.budget: it ends the search before a trial comes to step 60"):
+        machine.search(spec(budget={"hours": 0.02}))
 
 
 def test_two_whose_own_intervals_lie_apart_are_not_scored_again() -> None:

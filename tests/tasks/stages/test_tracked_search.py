@@ -11,6 +11,7 @@ import pytest
 from headway.data_contracts.store.documents import Link
 from headway.tasks.core.context import RunContext
 from headway.tasks.registry import mlflow_store
+from headway.tasks.search.budget import BudgetSpec
 from headway.tasks.search.trials_spec import TrialsSpec
 from headway.tasks.stages.tracked_search import GOES_ON, PARENT_TAG, SEARCH_TAG, TrackedSearch, TrialFigures
 from headway.training.config.training_spec import TrainingSpec
@@ -60,7 +61,7 @@ def test_a_search_is_one_run_above_its_trials_also_where_it_is_killed_and_repeat
     assert searched(is_over=True) == "FINISHED"
 
     # How many train at a time and when it ends decide no proposal.
-    again = SPEC.model_copy(update={"max_parallel": 2, "budget_steps": 500})
+    again = SPEC.model_copy(update={"max_parallel": 2, "budget": BudgetSpec(steps=500)})
     TrackedSearch(context, again, TrainingSpec(max_steps=40), MANIFEST, uri).log(
         "loss", {"trial 1": TrialFigures(run_of(1), {10: 0.5}, {})}, None, 20, is_over=True
     )

@@ -144,7 +144,25 @@ def test_when_and_what_follows_are_said_in_a_line():
     assert str(few) == "at 0.1, 0.5 of the steps and after the last, on 2,000 rows at most"
 
 
-@pytest.mark.parametrize("fields", [{}, {"every_steps": 5, "at_fractions": (0.5,)}, {"at_fractions": (0.0,)}])
+def test_so_many_seconds_are_a_tenth_of_the_run_until_they_are_settled_once():
+    spec = ValidationSpec(every_s=30)
+    assert not spec.is_settled and spec.count(95) == 10
+    settled = spec.settled(0.5, 400)
+    assert (settled.every_s, settled.every_steps) == (30, 60) and settled.is_settled
+    assert settled.settled(9.0, 400) is settled
+    assert [step for step in range(401) if settled.is_due(step, 400)] == [60, 120, 180, 240, 300, 360, 400]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"every_steps": 5, "at_fractions": (0.5,)},
+        {"every_s": 5, "at_fractions": (0.5,)},
+        {"every_s": 0},
+        {"at_fractions": (0.0,)},
+    ],
+)
 def test_when_is_said_once(fields):
     with pytest.raises(ValidationError):
         ValidationSpec.model_validate(fields)
