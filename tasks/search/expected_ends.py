@@ -218,7 +218,7 @@ class _Fit:
         alike = (1 + apart + apart**2 / 3) * np.exp(-apart)  # Matern's with 5/2
         seen = _covariance(curves, prior, alike, curves.trials, curves.times)
         seen[np.diag_indices_from(seen)] += (prior.noise * prior.narrowing**curves.times) ** 2 + 1e-8
-        root = np.linalg.cholesky(seen)
+        root = np.asarray(np.linalg.cholesky(seen), np.float64)
         explained = _solved(root, curves.figures[:, None])[:, 0]
         likelihood = float(-0.5 * explained @ explained - np.log(np.diag(root)).sum())
         return cls(curves=curves, prior=prior, alike=alike, root=root, explained=explained, likelihood=likelihood)
