@@ -39,6 +39,8 @@ OPTIMISM = 1.0
 are bad is never seen to its end; with more, trials go on of which nothing is known but that."""
 MAX_IN_STUDY: Mapping[str, int] = {"tpe": 1000, "gp": 300}
 """Trials that a sampler learns from, the best ones: a Gaussian process takes the cube of their number."""
+MAX_LISTED = 10_000
+"""Whole numbers of a range; of one with more, a Gaussian process is asked for any number, which is rounded."""
 MOST_EARLIER = 300
 """Of another search, the best ones."""
 WANTED_PER_TRIAL = 10
@@ -128,7 +130,7 @@ def _asked(spec: TrialsSpec, number: int, outcomes: Sequence[Outcome], max_steps
         asked, chosen = study.ask(), Settings()
         for name, varied in space.varied.items():
             if space.is_active(name, chosen):
-                chosen[name] = _suggested(asked, name, varied)
+                chosen[name] = _suggested(spec, asked, name, varied)
         yield chosen
 
 
@@ -166,7 +168,7 @@ def _study(spec: TrialsSpec, number: int, outcomes: Sequence[Outcome], max_steps
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=_sampler(spec, number))
     varied = spec.space.varied
-    space = {name: distribution_of(its) for name, its in varied.items()}
+    space = {name: _proposed_from(spec, its) for name, its in varied.items()}
     ends = expected_ends(spec.space, outcomes, max_steps)
     for place in _best_first(ends)[: MAX_IN_STUDY[spec.method]]:
         end, settings = ends[place], outcomes[place].settings
@@ -218,11 +220,26 @@ def distribution_of(varied: Varied) -> BaseDistribution:
     return FloatDistribution(*varied.log_uniform, log=True)
 
 
-def _suggested(asked: OptunaTrial, name: str, varied: Varied) -> Value:
+def _is_listed(spec: TrialsSpec, varied: Varied) -> bool:
+    """Whether a sampler may be given a range of whole numbers as such: a Gaussian process makes a list of them all."""
+    return varied.integer is None or spec.method != "gp" or varied.integer[1] - varied.integer[0] <= MAX_LISTED
+
+
+def _proposed_from(spec: TrialsSpec, varied: Varied) -> BaseDistribution:
+    from optuna.distributions import FloatDistribution
+
+    if varied.integer is None or _is_listed(spec, varied):
+        return distribution_of(varied)
+    return FloatDistribution(*varied.integer)
+
+
+def _suggested(spec: TrialsSpec, asked: OptunaTrial, name: str, varied: Varied) -> Value:
     if varied.values is not None:
         return varied.values[asked.suggest_categorical(name, range(len(varied.values)))]
     if varied.integer is not None:
-        return asked.suggest_int(name, *varied.integer)
+        if _is_listed(spec, varied):
+            return asked.suggest_int(name, *varied.integer)
+        return min(round(asked.suggest_float(name, *varied.integer)), varied.integer[1])
     low, high = varied.uniform or varied.log_uniform or (0.0, 0.0)
     return varied.rounded(asked.suggest_float(name, low, high, log=varied.log_uniform is not None))
 

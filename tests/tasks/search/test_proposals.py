@@ -172,6 +172,16 @@ def test_a_choice_that_training_does_not_take_beside_the_others_is_asked_for_no_
 
 
 @pytest.mark.process
+def test_a_gaussian_process_proposes_from_a_range_of_more_whole_numbers_than_memory_has() -> None:
+    vary = {"seed": {"integer": [0, 2**52]}, "optimizer.lr": {"log_uniform": [1e-4, 1.0]}}
+    wanted = TrialsSpec.model_validate({"vary": vary, "search": "gp", "draws": 2, "rounds": 2})
+    first = next_round(wanted, BASE, 0, [], 540)
+    second = next_round(wanted, BASE, 1, [PastTrial(trial=each, values={540: 1.0}) for each in first], 540)
+    seeds = [each.settings["seed"] for each in second]
+    assert len(seeds) == 2 and all(type(seed) is int and 0 <= seed <= 2**52 for seed in seeds)
+
+
+@pytest.mark.process
 def test_who_asks_for_no_search_imports_no_optuna() -> None:
     code = (
         "import sys; import headway.flows.search, headway.flows.cli.trials, headway.tasks.search.proposals;"
