@@ -19,6 +19,15 @@ SOURCES = (
     *("pyproject.toml", "README.md", "headway"),
     *("data_contracts", "training", "tasks", "flows", "deployments"),
 )
+OF_THE_PROJECT = ("training", "tasks", "flows", "tests", "data_contracts", "deployments")
+
+
+def with_folders_of_its_own(folder: Path) -> Path:
+    """Packages of a user's, called like Headway's folders."""
+    for name in OF_THE_PROJECT:
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").touch()
+    return folder
 
 
 def install(target: Path) -> Path:
@@ -56,11 +65,15 @@ def _install(wheel: Path, target: Path) -> None:
     subprocess.run((sys.executable, "-S", "-c", warm), cwd=target, env=_environment(target), check=True)
 
 
-def run(installed: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Python on the installed wheel and this environment's other packages."""
+def run(installed: Path, *arguments: str, cwd: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Python on the installed wheel and this environment's other packages.
+
+    Args:
+        settings: environment variables that it gets besides.
+    """
     # Without `site`: what has no file here, the editable install's finder would bring from the repository.
     command = (sys.executable, "-S", *arguments)
-    return subprocess.run(command, cwd=cwd, env=_environment(installed), capture_output=True, text=True)
+    return subprocess.run(command, cwd=cwd, env=_environment(installed) | settings, capture_output=True, text=True)
 
 
 def _environment(installed: Path) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from headway.training.launch.base.ports import free_port
+from tests import wheels
 from tests.e2e.project import MAX_STEPS, Project
+from tests.prefect_tables import new_prefect_home
 from tests.waiting import DEADLINE_S
 
 MODULES = (
@@ -22,6 +26,13 @@ MODULES = (
 )
 FOLDERS = ("headway", "gx", ".gx", "great_expectations", "mlruns", "migrations", ".prefect", ".ssh", ".matplotlib")
 MARKS = "import os, pathlib\npathlib.Path({mark!r}).open('a').write(__file__ + ' ' + str(os.getpid()) + chr(10))\n"
+ASK = """
+import headway, torch, training
+model = headway.load_table_model("models:/demo@champion")
+encoded = model.encode([dict.fromkeys(model.fitted_types, 1.0)])
+print(len(model.graph(torch.from_numpy(encoded["numeric"]))))
+"""
+OF_A_TEAM = {"PREFECT_API_AUTH_STRING": "team:secret", "HEADWAY_PREFECT_RECORDS": "1"}
 LOGGING = """
 version: 1
 formatters: {x: {"()": subprocess.getoutput, cmd: "touch MARK"}}
@@ -93,14 +104,42 @@ def hostile(tmp_path: Path, stranger: tuple[str, list[str]]) -> Path:
     return folder
 
 
-def test_a_retrain_in_a_foreign_folder_runs_none_of_its_code_and_asks_none_of_its_servers(
+def test_the_wheel_retrains_a_new_project_on_its_own_recipe_and_runs_no_code_of_the_foreign_folder_it_starts_in(
+    hostile: Path, stranger: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    """One retrain of fresh processes answers for both: for what was installed, and for what lies around it."""
+    installed = wheels.install(tmp_path / "installed")
+    new_prefect_home(tmp_path / "prefect")
+    written = wheels.run(installed, "-m", "headway", "init", "demo", cwd=wheels.with_folders_of_its_own(tmp_path))
+    assert written.returncode == 0, written.stderr
+    project = tmp_path / "demo"
+    pipeline = project / "deployments" / "demo.pipeline.yaml"
+    own = re.sub(r"recipe: \{.*\}", "recipe: {name: recipes.network:Network}", pipeline.read_text())
+    pipeline.write_text(own)
+    # As a shell starts it: `-m` would ask the folder for it.
+    command = (str(installed / "bin" / "headway"), "retrain", str(pipeline), "-w", str(project / "workspace"), "--json")
+    done = wheels.run(installed, *command, cwd=hostile, **OF_A_TEAM)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["event"] == "summary" and summary["is_champion"], summary["reason"]
+    assert stranger[1] == []
+    assert not (hostile / "MARK").exists(), (hostile / "MARK").read_text()
+    assert not (hostile / "stolen").exists()
+    (tmp_path / "ask.py").write_text(ASK)
+    asked = wheels.run(installed, "../ask.py", cwd=project)
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.strip() == "1"
+
+
+@pytest.mark.soak
+def test_a_retrain_of_texts_in_a_foreign_folder_runs_none_of_its_code_and_asks_none_of_its_servers(
     new_project: Project, hostile: Path, stranger: tuple[str, list[str]]
 ) -> None:
     new_project.edit("tiny.yaml", f"max_steps: {MAX_STEPS}", "max_steps: 20")
     done = subprocess.run(
         (Path(sys.executable).with_name("headway"), "retrain", new_project.pipeline, "-w", new_project.workspace),
         cwd=hostile,
-        env=new_project.environment | {"PREFECT_API_AUTH_STRING": "team:secret", "HEADWAY_PREFECT_RECORDS": "1"},
+        env=new_project.environment | OF_A_TEAM,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

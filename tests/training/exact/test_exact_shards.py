@@ -19,7 +19,8 @@ SIZES = [
 ]
 """Numbers of ranks. Eight add in the tree that four add in, one level deeper."""
 NUM_STEPS = 4
-ON_TWO = ("language-model", "compressed-bf16", "skipping", "fp16", "batch-ramp")
+DEEPER = ("language-model", "compressed-bf16", "skipping", "fp16", "batch-ramp")
+"""Cases on four ranks too, which add in a tree one level deeper than two; in the soak all are."""
 ON_EIGHT = ("language-model",)
 RESUMED = ("language-model", "fp16")
 SEED = random.randrange(2**32)
@@ -39,11 +40,11 @@ def resumes(seed: int, sizes: Sequence[int]) -> list[Found]:
 def rounds(request, tmp_path_factory) -> dict[str, list[Found]]:
     steps = (0, NUM_STEPS)
     sharded, whole = ([f"{kind} {name}" for name in SHARDED] for kind in ("sharded", "whole"))
-    on_two = [f"sharded {name}" for name in ON_TWO]
+    on_four = sharded if 8 in request.param else [f"sharded {name}" for name in DEEPER]
     jobs = {
         "1": {"world_size": 1, "cases": dict.fromkeys([*sharded, *whole], steps)},
-        "2": {"world_size": 2, "cases": dict.fromkeys([*on_two, "sharded by twos"], steps)},
-        "4": {"world_size": 4, "cases": dict.fromkeys([*sharded, "sharded by twos"], steps)},
+        "2": {"world_size": 2, "cases": dict.fromkeys([*sharded, "sharded by twos"], steps)},
+        "4": {"world_size": 4, "cases": dict.fromkeys([*on_four, "sharded by twos"], steps)},
         "refused": {"world_size": 1, "cases": {"sharded sparse": steps, "sharded scalar": steps}},
         **{f"resumed {index}": job for index, job in enumerate(resumes(SEED, request.param))},
     }
