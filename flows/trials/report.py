@@ -19,10 +19,7 @@ from headway.flows.trials.summary import (
     TrialRow,
     TrialsSummary,
     cells,
-    final_figure,
-    places,
-    rung_figures,
-    rung_names,
+    ranking,
     setting_names,
     steps_line,
 )
@@ -59,15 +56,11 @@ def report(context: RunContext, found: SearchResult, best: RetrainSummary) -> Tr
     )
     context.workspace.publish(f"ledger/{context.budget_scope}/trials.html", render_html(summary, time.time()).encode())
     context.workspace.publish_json(f"ledger/{context.budget_scope}/trials.json", summary.model_dump(mode="json"))
-    names = setting_names(row.settings for row in summary.trials)
-    rows = [
-        dict.fromkeys(names)
-        | row.settings
-        | {f"at step {step:,}": row.rungs.get(step) for step in summary.levels[:-1]}
-        | {summary.metric: row.value, "steps": row.steps, "trial": row.trial, "failed": row.what}
-        for row in summary.trials
-    ]
-    show_table(artifact_key(context.pipeline, "trials"), rows, f"Trials, best first. As a page: {summary.report}")
+    names, rows = ranking(summary)
+    said = [each for each in (summary.verdict, summary.ended and f"Its budget ended it: {summary.ended}") if each]
+    description = "\n\n".join(("Trials, the one to keep first.", *said, f"As a page: {summary.report}"))
+    table = [dict(zip(names[1:], row[1:], strict=True)) for row in rows]  # in the order of their places
+    show_table(artifact_key(context.pipeline, "trials"), table, description)
     return summary
 
 
@@ -177,12 +170,11 @@ def print_ranking(summary: TrialsSummary, console: Console) -> None:
     by = f" by {summary.metric}, {direction} is better, on {evaluated}"
     console.print(headed(count(len(summary.trials), "trial"), by))
     table = Table(box=None, padding=(0, 2), header_style="dim")
-    settings = setting_names(row.settings for row in summary.trials)
-    for name in ("", "trial", *settings, *rung_names(summary), summary.metric, "run"):
+    names, rows = ranking(summary)
+    for name in names:
         table.add_column(name, no_wrap=True)
-    for place, row in enumerate(summary.trials, start=1):
-        texts = [*places(place, row), *cells(row.settings, settings), *rung_figures(summary, row)]
-        table.add_row(*texts, final_figure(row), row.run)
+    for row in rows:
+        table.add_row(*row)
     print_table(console, table)
     if len(summary.levels) > 1:
         console.print(f"  steps      {steps_line(summary)}")

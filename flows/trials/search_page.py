@@ -20,11 +20,7 @@ from headway.data_contracts.types.report_text import figure as shown_figure
 from headway.flows.trials.summary import (
     TrialRow,
     TrialsSummary,
-    cells,
-    final_figure,
-    places,
-    rung_figures,
-    rung_names,
+    ranking,
     setting_names,
     steps_line,
 )
@@ -288,10 +284,5 @@ def _best_by_round(found: TrialsSummary) -> list[tuple[float, float]]:
 
 
 def _ranking(found: TrialsSummary) -> str:
-    names = setting_names(row.settings for row in found.trials)
-    rows = [
-        (*places(place, row), *cells(row.settings, names), *rung_figures(found, row), final_figure(row), row.run)
-        for place, row in enumerate(found.trials, 1)
-    ]
-    titles = ("", "trial", *names, *rung_names(found), found.metric, "run")
+    titles, rows = ranking(found)
     return section("Trials, best first", folded(titles, rows, first=LISTED, num_words=2), count=len(rows))

@@ -66,12 +66,8 @@ class TrialsSummary(BaseModel):
     def _repr_html_(self) -> str:
         """For a notebook: the ranking, and below it what became of the best."""
         direction = "higher" if self.greater_is_better else "lower"
-        settings = setting_names(row.settings for row in self.trials)
-        rows = [
-            (*places(place, row), *cells(row.settings, settings), *rung_figures(self, row), final_figure(row))
-            for place, row in enumerate(self.trials, 1)
-        ]
-        ranking = notebook_card(
+        columns, rows = ranking(self)
+        shown_ranking = notebook_card(
             f"{count(len(self.trials), 'trial')} of {self.pipeline}",
             facts={
                 "ranked by": f"{self.metric}, {direction} is better",
@@ -82,10 +78,10 @@ class TrialsSummary(BaseModel):
                 **({"verdict": self.verdict} if self.verdict else {}),
                 "keep it": self.keep,
             },
-            columns=("", "trial", *settings, *rung_names(self), self.metric),
+            columns=columns,
             rows=rows,
         )
-        return ranking + self.best._repr_html_()
+        return shown_ranking + self.best._repr_html_()
 
 
 def setting_names(settings: Iterable[Settings]) -> tuple[str, ...]:
@@ -117,8 +113,19 @@ def steps_line(summary: TrialsSummary) -> str:
     return f"{summary.steps_spent:,} trained, {share:.0%} of the {whole:,} that all trials would take to their ends"
 
 
-def places(place: int, row: TrialRow) -> tuple[str, str]:
-    return "-" if row.cause is not None else str(place), str(row.trial)
+def ranking(summary: TrialsSummary) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Names of columns, the place's empty, and the row of each trial, the one to keep first."""
+    settings = setting_names(row.settings for row in summary.trials)
+    names = ("", "trial", *settings, *rung_names(summary), summary.metric, "run")
+    rows = [
+        (
+            *("-" if row.cause is not None else str(place), str(row.trial)),
+            *(*cells(row.settings, settings), *rung_figures(summary, row)),
+            *(final_figure(row), row.run),
+        )
+        for place, row in enumerate(summary.trials, start=1)
+    ]
+    return names, rows
 
 
 def final_figure(row: TrialRow) -> str:
