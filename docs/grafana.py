@@ -465,6 +465,12 @@ DEBUG = Board(
                     ],
                 ),
                 Panel(
+                    title="Gradient noise scale",
+                    says="Rows that a batch could have before more of them hardly save steps.",
+                    unit="short",
+                    queries=[(f"train_gradient_noise_scale_rows{OF}", "{{pipeline}}")],
+                ),
+                Panel(
                     title="Checkpoints",
                     says="95th percentile. `save` keeps steps waiting, `durable` goes on beside them.",
                     unit="s",
