@@ -1,11 +1,12 @@
 """What a person sees while a retrain runs: a line a stage, a line a step, then the summary.
 
-On a terminal the newest step stays on one line; elsewhere plain lines, one every few seconds; with
-`--json` nothing but JSON lines.
+On a terminal the newest step stays on one line, and the trials of a search are a table below all lines; elsewhere plain
+lines, one every few seconds; with `--json` nothing but JSON lines.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections import defaultdict
@@ -15,6 +16,7 @@ from headway.data_contracts.store import plain_text
 from headway.data_contracts.types.report_text import count, figure
 from headway.flows.console.console import headed, plain_console
 from headway.flows.console.output import print_json
+from headway.flows.report.search_table import SearchTable
 from headway.training.observe.ledger import Event
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 PLAIN_STEP_EVERY_S = 5.0
 SHOWN_PARTS = 5
+TABLE_EVERY_S = 0.2
 STAGE_WIDTH = 10
 
 NOTICES = {
@@ -162,9 +165,12 @@ class Terminal:
         self._printed_s, self._open_line = 0.0, False
         self._validated_s = defaultdict[str, float](float)
         self._num_crowding = 0
+        self._search, self._num_drawn, self._drawn_s = SearchTable(), 0, 0.0
 
     def __call__(self, event: Event) -> None:
         name = str(event["event"])
+        if self._live and self._search.take(event):
+            self._draw(is_due=name != "step")
         if name == "step":
             self._step(event)
         elif name == "validation" and "value" in event:
@@ -182,6 +188,8 @@ class Terminal:
 
     def _step(self, event: Event) -> None:
         line = step_line(event, *self._rates[event.get("trial", "")].update(event))
+        if self._num_drawn:
+            return  # a row of the table says it
         if self._live:
             # Over the line before, and the rest of that is cleared: a step needs no line of its own.
             self._stream.write(f"\r\x1b[K{plain_text.one_line(line)}")
@@ -208,8 +216,28 @@ class Terminal:
         if self._open_line:
             self._stream.write("\n")
             self._open_line = False
+        self._erase()
         self._stream.write(plain_text.lines(text) + "\n")
+        self._draw(is_due=True)
         self._stream.flush()
+
+    def _draw(self, *, is_due: bool) -> None:
+        """The table anew, below all lines."""
+        if not is_due and time.monotonic() - self._drawn_s < TABLE_EVERY_S:
+            return
+        lines = self._search.lines(shutil.get_terminal_size().columns - 1)
+        if self._open_line and lines:
+            self._stream.write("\n")
+            self._open_line = False
+        self._erase()
+        self._stream.write("".join(f"{line}\n" for line in lines))
+        self._stream.flush()
+        self._num_drawn, self._drawn_s = len(lines), time.monotonic()
+
+    def _erase(self) -> None:
+        if self._num_drawn:
+            self._stream.write(f"\x1b[{self._num_drawn}A\r\x1b[J")
+            self._num_drawn = 0
 
     def summary(self, summary: RetrainSummary) -> None:
         from headway.flows.report.summary import champion_outcome, inexact_line, next_step, proof_command, title

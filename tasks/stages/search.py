@@ -409,7 +409,8 @@ class _Search:
             return
         spent = sum(each.steps for each in self._trials.values())
         best = min(scored, key=lambda number: (self._trials[number].value_at(step), number))
-        shown = figure(self._trials[best].figures[step].value)
+        shown, score = figure(self._trials[best].figures[step].value), self._trials[best].result.score
+        assert score is not None  # it was scored there
         where = f"step {step:,} of {self._levels[-1]:,}"
         named = ", ".join(map(str, on[:NAMED_IN_A_LINE])) + (", ..." if len(on) > NAMED_IN_A_LINE else "")
         how = ", by what they are expected to come to" if self._spec.is_learning else ""
@@ -420,6 +421,8 @@ class _Search:
             f"{count(spent, 'step')} so far",
             step=step,
             trials=list(scored),
+            values=[self._trials[number].figures[step].value for number in scored],
+            greater_is_better=score.greater_is_better,
             promoted=list(on),
             steps_spent=spent,
         )

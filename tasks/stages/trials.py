@@ -421,4 +421,4 @@ def _is_trained(context: RunContext, each: PlannedTrial, pause: Pause | None) ->
 def _report_trial(context: RunContext, each: PlannedTrial, pause: Pause | None) -> None:
     where = "" if pause is None else f"   to step {pause.step:,}"
     message = f"{each.trial.label}{where}   {each.trial}   run {each.run.sha256[:16]}"
-    context.ledger.event("trial", message=message)
+    context.ledger.event("trial", message=message, trial=each.trial.name, settings=each.trial.settings)
