@@ -94,8 +94,12 @@ def test_a_checkpoint_is_published_while_training_goes_on_and_the_result_at_its_
     with carrier(workspace, spool) as under_way:
         commit(workspace, 10)
         wait_until(lambda: published(workspace).get(directory_name(10)) == NAMES)
-        under_way.emit_pending()
-        assert [event["step"] for event in events(spool, "checkpoint.published")] == [10]
+
+        def is_on_record() -> bool:
+            under_way.emit_pending()  # which the thread that publishes adds to only then
+            return [event["step"] for event in events(spool, "checkpoint.published")] == [10]
+
+        wait_until(is_on_record)
         commit(workspace, 20)
         workspace.local_path(f"{FOLDER}/result.json").write_bytes(b"{}")
     assert published(workspace)[directory_name(20)] == NAMES
