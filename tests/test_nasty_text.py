@@ -52,6 +52,7 @@ from headway.flows.periods.page import written as written_period
 from headway.flows.periods.record import PeriodReport
 from headway.flows.rehearse import report as rehearse_report
 from headway.flows.report import failure_card, summary, written_report
+from headway.flows.report.search_table import SearchTable
 from headway.flows.report.terminal import NOTICES, JsonLines, Terminal
 from headway.flows.show import (
     board_page,
@@ -203,6 +204,10 @@ def told_events(text: str, stream: io.StringIO) -> None:
     step = {"step": 1, "max_steps": 1, "loss": 1.0, "lr": 0.1, "duration_s": 1.0, "sync_s": 0.1, "tokens": 1}
     terminal({"event": "step", "trial": text, **step})
     terminal({"event": "flow.card", **filled(failure_card.FailureCard, text).model_dump()})
+    table = SearchTable()
+    table.take({"event": "trial", "trial": text, "settings": {text: text}})
+    table.take({"event": "trial", "trial": text, "cause": text})
+    stream.write("\n".join(table.lines(1000)))
 
 
 def reported(text: str) -> written_report.WrittenReport:

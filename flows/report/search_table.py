@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from rich.cells import cell_len, set_cell_size
+
 from headway.data_contracts.store import plain_text
 from headway.data_contracts.types.report_text import count, figure
 from headway.training.observe.ledger import Event
@@ -66,19 +68,21 @@ class SearchTable:
                 scored.now = "goes on" if number in event["promoted"] else ""
 
     def lines(self, width: int) -> list[str]:
-        """None longer than so many characters."""
+        """None wider than so many cells."""
         if not self._rows:
             return []
         steps = sorted({step for row in self._rows.values() for step in row.figures})
         names = list(dict.fromkeys(name for row in self._rows.values() for name in row.settings))
         rows = sorted(self._rows.values(), key=self._place)
-        shown = [["trial", *names, *(f"at {step:,}" for step in steps), ""]]
-        shown += [list(_texts(row, names, steps)) for row in rows[:MAX_ROWS]]
-        widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-        made = [GAP.join(text.ljust(size) for text, size in zip(row, widths, strict=True)) for row in shown]
+        texts = [["trial", *names, *(f"at {step:,}" for step in steps), ""]]
+        texts += [list(_texts(row, names, steps)) for row in rows[:MAX_ROWS]]
+        shown = [[plain_text.one_line(text) for text in row] for row in texts]
+        widths = [max(map(cell_len, column)) for column in zip(*shown, strict=True)]
+        made = [GAP.join(map(set_cell_size, row, widths)) for row in shown]
         if len(rows) > MAX_ROWS:
             made.append(f"and {count(len(rows) - MAX_ROWS, 'more trial')}")
-        return [line.rstrip()[:width] for line in made]
+        # Wider than the terminal, a line would take two of its own, and be erased by half.
+        return [set_cell_size(line, width).rstrip() for line in made]
 
     def _place(self, row: _Row) -> tuple[bool, int, float]:
         furthest = max(row.figures, default=0)
@@ -89,7 +93,7 @@ class SearchTable:
 def _texts(row: _Row, names: list[str], steps: list[int]) -> Iterator[str]:
     yield row.trial.removeprefix("trial ")
     for name in names:
-        yield plain_text.one_line(str(row.settings.get(name, "")))
+        yield str(row.settings.get(name, ""))
     for step in steps:
         yield figure(row.figures[step]) if step in row.figures else ""
-    yield plain_text.one_line(row.now)
+    yield row.now

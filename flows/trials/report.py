@@ -56,12 +56,17 @@ def report(context: RunContext, found: SearchResult, best: RetrainSummary) -> Tr
     )
     context.workspace.publish(f"ledger/{context.budget_scope}/trials.html", render_html(summary, time.time()).encode())
     context.workspace.publish_json(f"ledger/{context.budget_scope}/trials.json", summary.model_dump(mode="json"))
-    names, rows = ranking(summary)
-    said = [each for each in (summary.verdict, summary.ended and f"Its budget ended it: {summary.ended}") if each]
-    description = "\n\n".join(("Trials, the one to keep first.", *said, f"As a page: {summary.report}"))
-    table = [dict(zip(names[1:], row[1:], strict=True)) for row in rows]  # in the order of their places
-    show_table(artifact_key(context.pipeline, "trials"), table, description)
+    show_table(artifact_key(context.pipeline, "trials"), *table_of(summary))
     return summary
+
+
+def table_of(summary: TrialsSummary) -> tuple[list[dict[str, str]], str]:
+    """For Prefect: the ranking, in the order of places, and a line on it, which a description is."""
+    names, rows = ranking(summary)
+    verdict = f" {summary.verdict}." if summary.verdict else ""
+    ended = f" Ended by its budget: {summary.ended}." if summary.ended else ""
+    line = f"Trials, the one to keep first.{verdict}{ended} As a page: {summary.report}"
+    return [dict(zip(names[1:], row[1:], strict=True)) for row in rows], line
 
 
 def _row(trial: SearchedTrial, end: int) -> TrialRow:

@@ -43,7 +43,7 @@ def search_and_register(
         manifest,
         tracking_uri(run, pipeline.registry),
         base,
-        _budget(run, pipeline),
+        budget_of(run, pipeline),
     )
     # From here on the flow run works on the best one's run, and takes its lock.
     run.at.run = found.best.run.sha256[:16]
@@ -53,7 +53,7 @@ def search_and_register(
     return report(run, found, summarise(run, best, receipt, evaluation, outcome))
 
 
-def _budget(run: RunContext, pipeline: PipelineSpec) -> SearchBudget | None:
+def budget_of(run: RunContext, pipeline: PipelineSpec) -> SearchBudget | None:
     """In hours or money; None: neither bounds the search."""
     spec = wanted_trials(pipeline).budget
     if spec is None or not spec.bounds_time:
@@ -65,7 +65,7 @@ def _budget(run: RunContext, pipeline: PipelineSpec) -> SearchBudget | None:
         usd_per_s = pipeline.launch.world_size * usd_per_device_s(prices, kind, WHERE)
     return SearchBudget(
         spec,
-        lambda each: progress_of(workspace.local_path(f"runs/{each}"), run.budget_scope),
+        lambda folder: progress_of(workspace.local_path(folder), run.budget_scope),
         usd_per_s,
         last_pace(workspace, run.pipeline),
     )

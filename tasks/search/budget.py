@@ -119,7 +119,7 @@ def spent_by(progress: Iterable[TrialProgress]) -> Spent:
 class SearchBudget:
     """
     Args:
-        progress_of: reads what is on record of a trial's run, by the run's id.
+        progress_of: reads what is on record of a trial's run, by the run's folder.
         usd_per_s: for the devices of one trial.
         pace: what starts and steps took in the pipeline's last run: nothing is known of this search before its first.
     """

@@ -262,7 +262,7 @@ class _Search:
         if not self._ended:
             has_model = any(self._levels[-1] in trial.figures for trial in self._trials.values())
             to_the_end = 0 if has_model else each.trial.training.max_steps - to_step
-            if why := budget.refusal({each.run.sha256[:16]: to_step}, to_the_end):
+            if why := budget.refusal({run_folder(each.run): to_step}, to_the_end):
                 self._end(f"{each.trial.name} to step {to_step:,}: {why}", to_step)
         return not self._ended
 
@@ -335,7 +335,7 @@ class _Search:
         """With their scores, the best first, and those that failed last."""
         may_begin = None
         if (budget := self._budget) is not None and is_bound:
-            budget.know(each.run.sha256[:16] for each in planned)
+            budget.know(run_folder(each.run) for each in planned)
 
             def may_begin(each: PlannedTrial) -> bool:
                 return self._may_begin(budget, each, to_step or each.trial.training.max_steps)
@@ -392,7 +392,7 @@ class _Search:
         ]
         planned = [each for pair in zip(*by_finalist, strict=True) for each in pair]
         if self._budget is not None:
-            wanted = {each.run.sha256[:16]: each.trial.training.max_steps for each in planned}
+            wanted = {run_folder(each.run): each.trial.training.max_steps for each in planned}
             self._budget.know(wanted)
             if why := self._budget.refusal(wanted):
                 # Of one seed they are compared all the same.

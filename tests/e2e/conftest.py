@@ -164,6 +164,7 @@ def try_here() -> Callable[..., tuple[Any, Any, list[Event]]]:
     prepare()
     from headway.flows.config.request import TrialsRequest
     from headway.flows.run.session import session, watchers
+    from headway.flows.trials.stages import budget_of
     from headway.flows.trials.wanted import wanted_trials
     from headway.tasks.stages.evaluate import evaluate
     from headway.tasks.stages.register import tracking_uri
@@ -187,7 +188,9 @@ def try_here() -> Callable[..., tuple[Any, Any, list[Event]]]:
                 scoring = Scoring(
                     evaluation=spec.evaluation, launch=spec.launch, shards=spec.shards, source=spec.source
                 )
-                found = search(run, wanted_trials(spec), spec.training, scoring, manifest, uri)
+                found = search(
+                    run, wanted_trials(spec), spec.training, scoring, manifest, uri, budget=budget_of(run, spec)
+                )
                 checkpoint = verify.fn(run, spec.launch, found.best.run)
                 link = evaluate.fn(
                     run, spec.evaluation, spec.registry, spec.launch, spec.shards, spec.source, checkpoint

@@ -91,6 +91,15 @@ def test_the_best_comes_first_and_a_bad_one_is_a_row_and_none_is_judged_by_what_
     assert fewer.score.num_examples < good[0].score.num_examples
     assert later.examples_sha256 == report.examples_sha256
 
+    # What is on record counts: less than the two took in all leaves nothing to a third.
+    new_project.edit(
+        "tiny.yaml", f"[{LR}, {BAD_LR}, {BETTER_LR}]}}", f"[{LR}, 0.01, {BETTER_LR}]}}, budget: {{hours: 0.0001}}"
+    )
+    bounded, _, events = try_here(new_project)
+    assert [each.result.trial.settings["optimizer.lr"] for each in bounded.trials] == [BETTER_LR, LR]
+    assert bounded.ended.startswith("trial 2 to step 40: ") and bounded.ended.endswith("more than 0.0001 hours in all")
+    assert made(events, "launch") == [False, False]
+
 
 def test_encoders_are_trials_over_the_same_documents_and_the_best_is_the_run_of_a_retrain_with_its_settings(
     new_project: Project, try_here: Any, train_here: Any

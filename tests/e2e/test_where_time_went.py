@@ -61,5 +61,6 @@ def test_a_rank_that_stands_still_shows_as_waiting_for_it(project, train_here, w
     thread.join()
     account = account_of_the_newest_run(project)
     assert account.parts_s["train.sync"] >= 0.9 * LOST_S, account.parts_s
+    assert account.parts_s["end"] > 0, "what forked its guards ends after the last stage"
     assert sum(account.parts_s.values()) == pytest.approx(account.wall_s)
     assert account.unattributed_ratio <= 0.01, account.parts_s

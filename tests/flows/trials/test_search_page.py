@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from headway.flows.trials.report import table_of
 from headway.flows.trials.search_page import explained, render_html
 from headway.flows.trials.summary import TrialRow, TrialsSummary, final_figure, rung_figures
 from tests.flows.report.test_summary import summary as retrained
@@ -53,6 +54,18 @@ def spread(num: int) -> list[TrialRow]:
         for number, rate in enumerate(rates, start=2)
     ]
     return [row(1, {"optimizer.lr": 0.01, "kind": "a"}, 0.1, 3), *rows]
+
+
+def test_prefect_shows_the_rows_of_the_terminal_and_says_why_the_first_is_kept_in_a_line() -> None:
+    made = searched(spread(1), ended="8 h so far", report="ledger/a/trials.html")
+    (kept, other), line = table_of(made)
+    assert list(kept) == ["trial", "optimizer.lr", "kind", "at 60", "at 180", "log_loss", "run"]
+    assert (kept["trial"], kept["at 60"], kept["log_loss"]) == ("1", "0.1000", "0.0810 [-0.0190, 0.1810]")
+    assert other["log_loss"] == "paused at step 60" and other["at 180"] == ""
+    assert line == (
+        "Trials, the one to keep first. decided: trial 1 less 2. Ended by its budget: 8 h so far. "
+        "As a page: ledger/a/trials.html"
+    )
 
 
 def test_every_trial_is_a_line_and_a_row_and_the_one_that_is_kept_is_marked() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from headway.tasks.stages import search as module
 from headway.tasks.stages import trial_shards
 from headway.tasks.stages.finalists import Finalist, FinalistsVerdict
 from headway.tasks.stages.trial_scores import PlannedTrial, Scoring, TrialResult, TrialScore
+from headway.training.checkpoint.layout import run_folder
 from headway.training.config.optimizer import ScheduleSpec
 from headway.training.config.recipe_specs import GRADIENT_BOOSTING
 from headway.training.config.shards import ShardSpec
@@ -80,7 +82,7 @@ class Machine:
     def describe(self, context: Any, trials: Any, manifest: Any, beside: Any = None) -> list[PlannedTrial]:
         run: Any = SimpleNamespace(run=SimpleNamespace(model_copy=lambda update: None))
         counted = [replace(each, training=each.training.for_rows(NUM_ROWS)) for each in trials]
-        return [PlannedTrial(each, run, Link(kind="run", sha256=run_id(self.key(each)))) for each in counted]
+        return [PlannedTrial(each, run, link_of(self.key(each))) for each in counted]
 
     def train(
         self,
@@ -109,7 +111,7 @@ class Machine:
             if not is_trained:
                 began_s = self.clock_s
                 self.clock_s += 10 + step - self.reached.get(number, 0)
-                self.worked[each.run.sha256[:16]].append(Worked(str(self.flow_run), began_s, self.clock_s))
+                self.worked[run_folder(each.run)].append(Worked(str(self.flow_run), began_s, self.clock_s))
             self.trained[number] += max(0, step - self.reached.get(number, 0))
             self.reached[number] = max(step, self.reached.get(number, 0))
             results.append(result)
@@ -151,9 +153,9 @@ class Machine:
     def event(self, name: str, **fields: Any) -> None:
         self.events.append({"event": name, **fields})
 
-    def progress_of(self, run: str) -> TrialProgress:
-        step = next((step for key, step in self.reached.items() if run_id(key)[:16] == run), 0)
-        return TrialProgress(step=step, is_finished=step >= self.ends_at, worked=tuple(self.worked[run]))
+    def progress_of(self, folder: str) -> TrialProgress:
+        step = next((step for key, step in self.reached.items() if run_folder(link_of(key)) == folder), 0)
+        return TrialProgress(step=step, is_finished=step >= self.ends_at, worked=tuple(self.worked[folder]))
 
     def search(self, spec: TrialsSpec, training: TrainingSpec = TRAINING) -> module.SearchResult:
         self.flow_run += 1
@@ -182,10 +184,26 @@ class Machine:
             budget = None if spec.budget is None else SearchBudget(spec.budget, self.progress_of, usd_per_s=0.01)
             return module.search(context, spec, training, scoring, nothing, "", budget=budget)
 
+    def search_over_kills(self, spec: TrialsSpec, kills: list[int]) -> module.SearchResult:
+        """Killed after so many trainings and scorings, each time, and at last let through."""
+        for self.dies_in in kills:
+            with pytest.raises(Killed):
+                self.search(spec)
+                raise Killed  # it was through before
+        self.dies_in = -1
+        return self.search(spec)
 
-def run_id(key: Any) -> str:
+
+def crossing(trial: Trial, step: int) -> float:
+    """Large rates lead at the first rung; at the end 0.003 is best."""
+    exponent = math.log10(float(trial.settings["optimizer.lr"] or 0))
+    late = math.log(step / LEVELS[0]) / math.log(LEVELS[-1] / LEVELS[0])
+    return (1 - late) * -0.5 * exponent + late * abs(exponent - math.log10(3e-3))
+
+
+def link_of(key: Any) -> Link:
     number, seed = key if isinstance(key, tuple) else (key, 0)
-    return f"{number:08x}{seed:08x}".ljust(64, "0")
+    return Link(kind="run", sha256=f"{number:08x}{seed:08x}".ljust(64, "0"))
 
 
 def spec(draws: int = 9, rounds: int = 2, **fields: Any) -> TrialsSpec:
@@ -216,6 +234,29 @@ def test_the_best_third_goes_on_and_steps_are_those_of_the_furthest_rungs() -> N
     assert machine.events[-1]["steps_spent"] == found.steps_spent
 
 
+@pytest.mark.parametrize("method", ["random", "tpe"])
+def test_who_learns_lets_those_go_on_that_are_expected_to_come_to_most_and_draws_those_with_the_best_figures(
+    method: str,
+) -> None:
+    machine = Machine(crossing)
+    machine.search(spec(search=method, rounds=4))
+    rungs = [(event["trials"], event["promoted"]) for event in machine.events if event["promoted"]]
+    assert len(rungs) == 8  # of two rungs, four times
+    by_figures = [promoted == trials[: len(promoted)] for trials, promoted in rungs]
+    assert all(by_figures) == (method == "random")
+    assert ("expected to come to" in machine.events[0]["message"]) == (method == "tpe")
+
+
+@pytest.mark.process
+def test_a_search_that_learns_finds_what_early_figures_hide_and_draws_do_not() -> None:
+    def regret(method: str) -> float:
+        found = [Machine(crossing).search(spec(search=method, rounds=4, seed=seed)) for seed in range(3)]
+        return sum(each.score.figure.value for each in found) / len(found)
+
+    learned, drawn = regret("tpe"), regret("random")
+    assert learned < 0.5 * drawn, f"{learned:.3f} of {drawn:.3f}"
+
+
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 99), st.lists(st.integers(1, 12), max_size=20), st.sampled_from(["random", "tpe"]))
 @pytest.mark.process
@@ -225,13 +266,7 @@ def test_a_search_killed_again_and_again_comes_to_the_same_and_trains_no_step_tw
     wanted = spec(draws=5, seed=seed, search=method)
     undisturbed = Machine(by_rate).search(wanted)
     machine = Machine(by_rate)
-    for dies_in in kills:
-        machine.dies_in = dies_in
-        with pytest.raises(Killed):
-            machine.search(wanted)
-            raise Killed  # it was through before
-    machine.dies_in = -1
-    found = machine.search(wanted)
+    found = machine.search_over_kills(wanted, kills)
     assert [(each.result.trial, each.figures) for each in found.trials] == [
         (each.result.trial, each.figures) for each in undisturbed.trials
     ]
@@ -472,13 +507,7 @@ def test_killed_again_and_again_a_search_goes_on_with_what_is_left_of_its_budget
     undisturbed, machine = Machine(by_number), Machine(by_number)
     wanted = spec(rounds=4, budget=asked)
     expected = undisturbed.search(wanted)
-    for dies_in in kills:
-        machine.dies_in = dies_in
-        with pytest.raises(Killed):
-            machine.search(wanted)
-            raise Killed  # it was through before
-    machine.dies_in = -1
-    found = machine.search(wanted)
+    found = machine.search_over_kills(wanted, kills)
     assert spent_s(machine) <= 3240 and found.ended
     assert found.best.trial == expected.best.trial
     assert [each.result.trial.number for each in found.trials] == [each.result.trial.number for each in expected.trials]
@@ -493,7 +522,7 @@ def test_other_seeds_of_finalists_that_the_budget_does_not_hold_are_left_out() -
 
 
 def test_a_budget_that_comes_to_no_rung_is_refused() -> None:
-    machine = Machine(by_number, worked=defaultdict(list, {run_id(1)[:16]: [Worked("killed", 0.0, 90.0)]}))
+    machine = Machine(by_number, worked=defaultdict(list, {run_folder(link_of(1)): [Worked("killed", 0.0, 90.0)]}))
     with pytest.raises(ConfigError, match=r"trials\.budget: it ends the search before a trial comes to step 60"):
         machine.search(spec(budget={"hours": 0.02}))
 
