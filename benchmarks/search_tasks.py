@@ -35,7 +35,7 @@ Data = dict[str, Rows]
 
 class Run(ABC):
     def __init__(self, settings: Settings, seed: int, data: Data, max_steps: int) -> None:
-        self._lr, self._momentum = float(settings[LR] or 0), float(settings[MOMENTUM] or 0)
+        self._lr, self._momentum = (float(str(settings[name])) for name in (LR, MOMENTUM))
         self._seed, self._data, self._max_steps, self.step = seed, data, max_steps, 0
 
     def train(self, until: int) -> int:

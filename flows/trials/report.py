@@ -27,7 +27,7 @@ from headway.flows.trials.wanted import SearchPlan
 from headway.tasks.core.artifacts import artifact_key, show_table
 from headway.tasks.core.context import RunContext
 from headway.tasks.search.configuration import SHARDS, Configuration, Part, is_of_shards, parts_of, value_at
-from headway.tasks.search.values import Settings
+from headway.tasks.search.values import Settings, plain
 from headway.tasks.stages.search import SearchedTrial, SearchResult
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def as_yaml(settings: Settings, of: Configuration) -> str:
         branch = sections[str(section)]
         for part in branches:
             branch = branch.setdefault(part, {})
-        branch[leaf] = value if depth == len(parts) else value_at(said, parts[:depth])
+        branch[leaf] = plain(value) if depth == len(parts) else value_at(said, parts[:depth])
     texts = [
         yaml.safe_dump({name: each}, default_flow_style=True, sort_keys=False, width=10_000).strip()
         for name, each in sections.items()

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from headway.data_contracts.store.errors import ConfigError, plain_message
 from headway.data_contracts.types.strict_yaml import keys_at, nearest, not_numbers
-from headway.tasks.search.values import Value, shown
+from headway.tasks.search.values import Value, plain, shown
 from headway.training.config.encoder_specs import BytePairSpec, CustomEncoderSpec, EncoderSpec
 from headway.training.config.shards import EXECUTION, ShardSpec
 from headway.training.config.training_spec import DECIDES_NO_BIT, TrainingSpec
@@ -140,8 +140,8 @@ def _changed(spec: Spec, settings: Mapping[str, Value], section: str, together: 
                 where=f"{VARY}.{before}{name}",
                 advice="Say that branch there; trials vary a setting of it.",
             )
-        branch[leaf] = value
-        for _, problem in not_numbers(model_type, value, (*branches, leaf)):
+        branch[leaf] = plain(value)
+        for _, problem in not_numbers(model_type, branch[leaf], (*branches, leaf)):
             raise ConfigError(f"{before}{name}: {problem}", where="trials", advice="Correct it there.")
     try:
         return model_type.model_validate(values)

@@ -11,6 +11,7 @@ Its hyperparameters are averaged over draws from a prior, weighted by their like
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from numpy.typing import NDArray
 
 from headway.tasks.search.earlier_trials import Outcome
 from headway.tasks.search.space import Space, Varied
-from headway.tasks.search.values import Value
 
 Floats = NDArray[np.float64]
 
@@ -123,10 +123,11 @@ def _distances(space: Space, outcomes: Sequence[Outcome]) -> Floats:
 def _distances_of(name: str, varied: Varied, outcomes: Sequence[Outcome]) -> Floats:
     values = [each.settings.get(name) for each in outcomes]
     if varied.values is not None:
-        choices: dict[tuple[type, Value], int] = {}
-        codes = np.array([choices.setdefault((type(value), value), len(choices)) for value in values])
+        choices: dict[str, int] = {}  # as a file has them: 1 is neither 1.0 nor true
+        codes = np.array([choices.setdefault(json.dumps(value), len(choices)) for value in values])
         return np.where(codes[:, None] == codes, 0.0, OTHER_CHOICE).astype(np.float64)
-    shares = np.array([np.nan if value is None else _share(varied, float(value)) for value in values])
+    # A range holds numbers alone.
+    shares = np.array([_share(varied, value) if isinstance(value, int | float) else np.nan for value in values])
     apart = np.abs(shares[:, None] - shares)
     # Where it does not vary for both they are as near as can be, and where it does for one alone as another choice.
     varies_not = np.isnan(shares)

@@ -20,7 +20,7 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.strict_yaml import nearest
 from headway.tasks.search.configuration import SHARDS, Configuration, is_of_shards, parts_of, value_at
 from headway.tasks.search.expressions import Expression, Operand, parse
-from headway.tasks.search.values import Choices, Settings, Value, shown
+from headway.tasks.search.values import Choices, Scalar, Settings, Value, shown
 from headway.training.data.splitmix import hash_text
 
 DIGITS = 4
@@ -40,7 +40,7 @@ class Varied(Frozen):
     uniform: tuple[float, float] | None = Field(None, description="Any number, each as likely.")
     log_uniform: tuple[float, float] | None = Field(None, description="The same of its logarithm: 0.001 to 0.1.")
     integer: tuple[int, int] | None = Field(None, description="A whole number.")
-    when: dict[str, Value | Choices] | None = Field(
+    when: dict[str, Scalar | Choices] | None = Field(
         None,
         min_length=1,
         exclude_if=lambda when: when is None,
@@ -244,7 +244,7 @@ def _in_order(needs: Mapping[str, Collection[str]], what: str) -> list[str]:
     return list(ordered)
 
 
-def _require_possible(varied: Mapping[str, Varied], name: str, other: str, wanted: Value | Choices) -> None:
+def _require_possible(varied: Mapping[str, Varied], name: str, other: str, wanted: Scalar | Choices) -> None:
     if other not in varied:
         advice = nearest(other, set(varied)).strip() or f"Varied: {', '.join(sorted(varied))}."
         raise ValueError(f"`when` of `{name}` names `{other}`, which does not vary. {advice}")
@@ -259,7 +259,7 @@ def _require_possible(varied: Mapping[str, Varied], name: str, other: str, wante
             )
 
 
-def _is_among(value: Value, wanted: Value | Choices) -> bool:
+def _is_among(value: Value, wanted: Scalar | Choices) -> bool:
     # As a file has them: `true` is no 1, and `"1"` neither.
     return json.dumps(value) in [json.dumps(each) for each in (wanted if isinstance(wanted, tuple) else (wanted,))]
 
@@ -273,7 +273,10 @@ class _Names:
 
     def __call__(self, name: str) -> Operand:
         if name in self._settings:
-            return self._settings[name]
+            chosen = self._settings[name]
+            if isinstance(chosen, tuple):
+                raise ValueError(f"`{name}` is no single value")
+            return chosen
         if name == "max_steps" and self._of.training.max_epochs is not None:
             raise ValueError("`max_steps` follows from `max_epochs` and the rows, which are counted later")
         if self._values is None:

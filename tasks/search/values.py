@@ -16,9 +16,16 @@ def _number(value: Any) -> Any:
     return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
 
 
-Value = Annotated[bool | int | float | str | None, BeforeValidator(_number)]
+Scalar = Annotated[bool | int | float | str | None, BeforeValidator(_number)]
+Value = Scalar | tuple[Scalar, ...]
+"""A list is a value of its own, such as `[64, 64]` for the widths of layers."""
 Choices = Annotated[tuple[Value, ...], Field(min_length=1)]
 Settings = dict[str, Value]
+
+
+def plain(value: Value) -> bool | int | float | str | list[Any] | None:
+    """As JSON and YAML have it."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def shown(value: Value) -> str:

@@ -30,6 +30,7 @@ DEFAULT_BUCKET_BYTES = 2 << 20
 """Small enough that one travels while the next is made, and that a slow link is kept busy both ways."""
 DECIDES_NO_BIT: Final = ("checkpoints", "profile", "bucket_bytes")
 """Fields that decide no bit, and so are in no run's key; see `headway.training.config.execution`."""
+Scalar = bool | int | float | str
 
 
 def is_power_of_two(number: int) -> bool:
@@ -38,8 +39,8 @@ def is_power_of_two(number: int) -> bool:
 
 class RecipeSpec(Frozen):
     name: str = Field(default="language-model", description="A built-in recipe, or `package.module:Class` of your own.")
-    model: dict[str, bool | int | float | str] = Field(
-        default_factory=dict, description="The recipe's own fields, such as width, depth and heads."
+    model: dict[str, Scalar | tuple[Scalar, ...]] = Field(
+        default_factory=dict, description="The recipe's own fields, such as width, depth and heads, or lists of such."
     )
 
 

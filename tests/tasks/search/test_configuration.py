@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 
 from headway.data_contracts.store.errors import ConfigError
+from headway.flows.trials.report import as_yaml
 from headway.tasks.search.configuration import (
     SHARDS,
     Configuration,
@@ -15,11 +18,14 @@ from headway.tasks.search.configuration import (
     require_same_examples,
     require_setting,
 )
+from headway.tasks.search.earlier_trials import fitted
+from headway.tasks.search.proposals import PastTrial, next_round
 from headway.tasks.search.trials_spec import Trial, TrialsSpec
+from headway.training.config.batch_ramp import BatchRampSpec
 from headway.training.config.order_spec import MixedDataset, OrderSpec
 from headway.training.config.shards import ShardSpec
 from headway.training.config.start_spec import StartSpec
-from headway.training.config.training_spec import TrainingSpec
+from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 
 VOCABULARY, LENGTH = "shards.encoder.vocab_size", "shards.encoder.sequence_tokens"
 TEXT = ShardSpec.model_validate({"encoder": {"kind": "byte-pair", "vocab_size": 512, "sequence_tokens": 128}})
@@ -46,6 +52,50 @@ def test_settings_of_both_sections_vary_together_and_all_else_is_the_files() -> 
     for each in made:
         assert each.configuration.with_settings({VOCABULARY: 512}).shards == TEXT
     assert len(trials({VOCABULARY: [512, 512.0]})) == 1, "as the file has it"
+
+
+def test_a_list_is_a_value_of_a_setting_alone_and_beside_others() -> None:
+    numeric, steps, widths = "shards.encoder.numeric", "batch_ramp.at_steps", "recipe.model.widths"
+    vary = {numeric: [["a"], ["a", "b"]], steps: [[20], [40]], widths: [[64, 64], [128], 32]}
+    ramp = BatchRampSpec(from_sequences=4, at_steps=(10,))
+    training = TRAINING.model_copy(update={"recipe": RecipeSpec(model={"widths": (8,)}), "batch_ramp": ramp})
+    made = trials(vary, shards=TABLE, training=training)
+    assert len({each.configuration.key() for each in made}) == len(made) == 12
+    last = made[-1]
+    assert last.shards.encoder.model_dump()["numeric"] == ("a", "b")
+    assert last.training.batch_ramp is not None and last.training.batch_ramp.at_steps == (40,)
+    assert last.training.recipe.model["widths"] == 32
+    assert made[0].training.recipe.model["widths"] == (64, 64)
+    kept = yaml.safe_load(as_yaml(made[0].settings, made[0].configuration))
+    assert kept["shards"]["encoder"]["numeric"] == ["a"] and kept["training"]["batch_ramp"]["at_steps"] == [20]
+    assert TrialsSpec.model_validate(json.loads(TrialsSpec.model_validate({"vary": vary}).model_dump_json()))
+    one_of = trials({widths: [[1], [1, 2]], "seed": {"values": [1, 2], "when": {widths: [[1]]}}}, training=training)
+    assert [each.settings.get("seed") for each in one_of] == [1, 2, None]
+    with pytest.raises(ConfigError, match=r"`recipe\.model\.widths` is no single value"):
+        trials({widths: [[1]]}, training=training, require=[f"{widths} > 1"])
+    with pytest.raises(ConfigError, match="a number is wanted, given true"):
+        trials({steps: [[True]]}, training=training)
+
+
+@pytest.mark.parametrize("method", ["tpe", "gp"])
+def test_lists_are_proposed_by_what_they_came_to(method: str) -> None:
+    """In any process alike, and also where they were read back from a search's file."""
+    widths = "recipe.model.widths"
+    training = TRAINING.model_copy(update={"recipe": RecipeSpec(model={"widths": (8,)})})
+    configuration = Configuration(training=training, shards=TEXT)
+    lists = [[each, other] for each in range(2) for other in range(8)]
+    spec = TrialsSpec.model_validate({"vary": {widths: lists}, "search": method, "draws": 4, "rounds": 2})
+    past = [
+        PastTrial(trial=trial, values={100: float(trial.settings[widths][0])})  # type: ignore[index,arg-type]
+        for trial in spec.drawn(configuration)
+    ]
+    proposed = next_round(spec, configuration, 1, past, 100)
+    assert len(proposed) == 4 and not {each.label for each in proposed} & {each.trial.label for each in past}
+    assert [each.settings for each in next_round(spec, configuration, 1, past, 100)] == [
+        each.settings for each in proposed
+    ]
+    read = fitted(spec.space, json.loads(json.dumps(dict(past[0].trial.settings))))
+    assert read == past[0].trial.settings
 
 
 def test_expressions_name_settings_of_both_sections() -> None:
