@@ -1,4 +1,4 @@
-"""What a search spends outside of training and scoring: proposals, descriptions, records, MLflow, ledger and report.
+"""What a search spends outside of training and scoring: proposals, descriptions, records, MLflow and ledger.
 
 `python -m benchmarks.search_bookkeeping [--rounds N] [--draws N] [--trial-s SECONDS] [--json]`
 
@@ -67,7 +67,7 @@ def main() -> None:
     show(
         [
             Figure(
-                name=f"search of {num} trials, outside of training and scoring",
+                name=f"search of {num} trials without rungs, outside of training and scoring",
                 value=all_s / num / arguments.trial_s,
                 ratio_to=f"a trial of digits, {arguments.trial_s:g} s",
                 target="<= 0.02",

@@ -15,7 +15,7 @@ from headway.flows.console.prefect_settings import keeps_records
 from headway.flows.report.summary import RetrainSummary, summarise
 from headway.flows.run.session import session, watchers
 from headway.flows.run.stages import evaluate_and_register, shards_of_today
-from headway.flows.trials.scheduled import is_search_due, search_when_due
+from headway.flows.trials.scheduled import is_search_due, search_when_due, settings_to_keep
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.stage import StageNotFound
 from headway.tasks.ownership.current_run import cut_run, finish, start, started_at
@@ -43,6 +43,8 @@ def run_stages(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest)
         contract = check_contract(pipeline, path)
         if untried := check_first_step(pipeline, path, contract, run.workspace):
             run.ledger.event("recipe.untried", message=f"not tried on made-up rows: {untried}.")
+    if to_keep := settings_to_keep(run.workspace, pipeline):
+        run.ledger.event("search.kept", message=to_keep)
     files, receipt, manifest = shards_of_today(run, pipeline)
     # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
     training = launch(run, pipeline.training, pipeline.launch, manifest, tracking_uri(run, pipeline.registry))

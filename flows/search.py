@@ -14,12 +14,11 @@ from headway.flows.run.session import session
 from headway.flows.run.stages import shards_of_today
 from headway.flows.trials.comparison import ComparisonSummary, summarise_comparison
 from headway.flows.trials.report import as_state
-from headway.flows.trials.scheduled import settings_of
+from headway.flows.trials.scheduled import end_search
 from headway.flows.trials.stages import scoring_of, search_and_register
 from headway.flows.trials.summary import TrialsSummary
 from headway.flows.trials.wanted import comparable_pipeline, wanted_trials
 from headway.flows.windows.admission import keeping_to_windows
-from headway.tasks.ownership import current_search
 from headway.tasks.search.pace import require_worthwhile
 from headway.tasks.stages.register import tracking_uri
 from headway.tasks.stages.settings_comparison import compare_settings
@@ -36,12 +35,11 @@ def trials(request: TrialsRequest) -> TrialsSummary | State[TrialsSummary]:
         request: Whose training to try settings of, and what may come of it.
     """
     with session(request) as (run, pipeline):
-        wanted, settings = wanted_trials(pipeline), settings_of(pipeline)
-        require_worthwhile(run.workspace, run.pipeline, wanted, pipeline.training)
+        require_worthwhile(run.workspace, run.pipeline, wanted_trials(pipeline), pipeline.training)
         _, receipt, manifest = shards_of_today(run, pipeline)
         made = search_and_register(run, pipeline, receipt, manifest)
         # The schedule has nothing to search before its next period.
-        current_search.end(run.workspace, run.pipeline, run.started_unix_s, settings, "ended")
+        end_search(run, pipeline, made, run.started_unix_s)
         return as_state(made)
 
 

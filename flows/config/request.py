@@ -155,9 +155,9 @@ CONTINUED_BY = "HEADWAY_CONTINUED_BY"
 
 
 class ComparisonRequest(TrainingRequest):
-    """Hold a pipeline's settings of training against those of another pipeline file, over seeds."""
+    """Hold a pipeline's settings of training and encoder against those of another pipeline file, over seeds."""
 
-    against: str = Field(title="Against", description="The other pipeline file; of it, `training` alone is taken.")
+    against: str = Field(title="Against", description="The other pipeline file; `training` and the encoder are taken.")
     seeds: int = Field(default=3, ge=1, le=10, title="Seeds", description="With how many each is trained to its end.")
 
     @property

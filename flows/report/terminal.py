@@ -74,6 +74,7 @@ NOTICES = {
     "search.started": "search",
     "search.cut": "search",
     "search.ended": "search",
+    "search.kept": "search",
     "run.went_back": "go back",
     "run.leased_remotely": "leased",
     "run.waiting": "waiting",

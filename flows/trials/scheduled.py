@@ -27,6 +27,7 @@ from headway.tasks.ownership import current_search
 from headway.tasks.ownership.current_run import is_permanent
 from headway.tasks.ownership.current_search import Due
 from headway.tasks.ownership.pipeline_history import SearchRecord, read
+from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.trials_spec import DECIDES_NOTHING
 from headway.tasks.stages.launch import describe_run, num_training_rows
 from headway.tasks.stages.starting_point import checkpoint_today
@@ -78,11 +79,31 @@ def search_when_due(run: RunContext, pipeline: PipelineSpec, request: RetrainReq
         if is_permanent(error):
             current_search.end(run.workspace, run.pipeline, started_unix_s, settings, "failed")
         raise
-    current_search.end(run.workspace, run.pipeline, started_unix_s, settings, "ended")
-    keep = "; ".join(made.keep.splitlines())
+    end_search(run, pipeline, made, started_unix_s)
     ended = f"; ended by its budget: {made.ended}" if made.ended else ""
+    keep = _in_a_line(made.keep)
     run.ledger.event("search.ended", message=f"keep trial {made.trials[0].trial} by {keep}; see {made.report}{ended}")
     return made.best
+
+
+def end_search(run: RunContext, pipeline: PipelineSpec, made: TrialsSummary, started_unix_s: float) -> None:
+    """Write down that it is over, and what is left for a person to do: no search changes a pipeline file."""
+    of_file = Configuration(training=pipeline.training, shards=pipeline.shards)
+    is_kept = of_file.with_settings(made.trials[0].settings).key() == of_file.key()
+    keep = "" if is_kept else _in_a_line(made.keep)
+    current_search.end(run.workspace, run.pipeline, started_unix_s, settings_of(pipeline), "ended", keep)
+
+
+def settings_to_keep(workspace: Workspace, pipeline: PipelineSpec) -> str:
+    """What a search found and nobody has written down, as a sentence: a retrain trains with what the file says."""
+    search = read(workspace, pipeline.pipeline).search
+    if search is None or not search.keep or pipeline.trials is None or search.settings != settings_of(pipeline):
+        return ""
+    return f"the search of {search.started_at} kept other settings than this file's: {search.keep}"
+
+
+def _in_a_line(keep: str) -> str:
+    return "; ".join(keep.splitlines())
 
 
 class _DueSearch(NamedTuple):

@@ -40,9 +40,11 @@ def begin(workspace: Workspace, pipeline: str, record: SearchRecord) -> None:
     append(workspace, pipeline, lambda before: _with(before, record), why="search started")
 
 
-def end(workspace: Workspace, pipeline: str, started_unix_s: float, settings: Sha256, state: SearchState) -> None:
+def end(
+    workspace: Workspace, pipeline: str, started_unix_s: float, settings: Sha256, state: SearchState, keep: str = ""
+) -> None:
     """It is over, and needs its data no more. One that was started since by another flow run goes on."""
-    record = SearchRecord(state=state, started_unix_s=started_unix_s, settings=settings)
+    record = SearchRecord(state=state, started_unix_s=started_unix_s, settings=settings, keep=keep)
 
     def ended(before: PipelineEvent) -> PipelineEvent | None:
         is_newer = before.search is not None and before.search.started_unix_s > started_unix_s

@@ -133,6 +133,8 @@ class SearchRecord(Frozen):
     manifest: Link | None = None
     base: Link | None = None
     """A run with the file's own settings, whose code, environment and start all trials have."""
+    keep: str = Field(default="", exclude_if=lambda keep: not keep)
+    """Once it has ended: what the file has to say to train with the winner's settings; empty: it says so."""
 
     @property
     def started_at(self) -> str:

@@ -16,6 +16,7 @@ SMALLEST = {
     "checkpoint": ("--megabytes", "8", "--rounds", "1", "--no-peers"),
     "contracts": ("--rows", "2000", "--rounds", "1"),
     "exact": ("--rounds", "1", "--model", "1 M", "--only", "2 ranks"),
+    "gradient_noise": ("--rounds", "1"),
     "job": ("--rounds", "1", "--steps", "20"),
     "loader": ("--scales", "1", "--rounds", "1"),
     "optimizer": ("--blocks", "1", "--width", "32", "--rounds", "1"),

@@ -82,6 +82,8 @@ def test_a_search_that_a_window_cuts_is_continued_after_the_next_windows_retrain
 
     _, events = retrain_here(new_project, in_window=True)
     assert not named(events, "search.started") and not steps(events)
+    (message,) = named(events, "search.kept")
+    assert message.endswith(": training: {optimizer: {lr: 0.03}}"), "of which the file says nothing yet"
 
 
 def test_a_search_that_a_person_stops_is_not_continued_by_the_next_window(

@@ -125,6 +125,7 @@ EVENTS: Mapping[str, Declared] = {
     "search.started": _at("A search begins by its schedule, or is continued.", "message"),
     "search.cut": _at("A window's end stops a search, which the next one continues.", "message"),
     "search.ended": _at("A search by its schedule came to its end.", "message"),
+    "search.kept": _at("A search kept settings that the pipeline file does not say yet.", "message"),
     "rung": _at(
         "The trials of a round are ranked at a step, and which of them go on.",
         "message step trials values greater_is_better promoted steps_spent",
