@@ -117,6 +117,7 @@ NASTY = {
     "commands behind a line feed": "x\n::set-output name=a::b\n  ::error file=a::b",
     "commands of others": "##[group]x ##vso[task.setvariable variable=a]b ##teamcity[x]",
     "templates": "{{ x }} {% y %} ${z} %s {0}",
+    "mathematics": "$x^2$ $$y$$",
     "XML": "]]> <![CDATA[ x",
     "very long": "[/x]`<b>" * 500,
 }
@@ -356,6 +357,7 @@ def markdown_elements(page: str) -> list[str]:
     # Bare links, mentions and emoji's codes are found by some renderers in what is no code.
     bare = re.sub(r"(?s)(`+)(?!`).*?(?<!`)\1(?!`)", "", page)
     assert not re.search(r"(?i)\w://|www\.|@|:[\w+-]*[a-z][\w+-]*:", bare), bare[:500]
+    assert not re.search(r"\$\S[^\n]*\S\$|\$\$", bare), "set as mathematics"
     assert not DIRECTIONS.search(page) and all(each.isprintable() or each == "\n" for each in page)
     return shown
 

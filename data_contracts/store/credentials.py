@@ -20,7 +20,7 @@ _SECRET_PARTS = frozenset(
     | {"credential", "credentials", "cred", "creds", "auth", "authorization", "bearer", "session", "jsessionid"}
     | {"sessionid", "phpsessid", "passcode", "passkey", "psk", "cookie", "dsn", "connectionstring"}
 )
-_SECRET_PARAMETERS = frozenset({"key", "hmac"})
+_SECRET_PARAMETERS = frozenset({"key", "hmac", "delegation", "pat", "otp"})
 """Of a URI alone: elsewhere columns and methods are called so."""
 _KEYS_OF = frozenset(
     {"api", "access", "private", "account", "storage", "shared", "subscription", "master", "secret", "aws", "auth"}

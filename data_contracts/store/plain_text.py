@@ -37,7 +37,8 @@ _INTERVAL = r"\[[-+\d.,einf]+, [-+\d.,einf]+\](?!\s*[(\[:])"
 _MARKED = re.compile(rf"{_INTERVAL}|[\\`*~|\[\]]|(?<![^\W_])_|_(?![^\W_])")
 _BLOCK = re.compile(r"^(?:#|[=+-](?=[\s=+-]|$))")
 _NUMBERED = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
-_ENTITY = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
+_ENTITY = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;", "$": "&#36;"}
+"""GitHub and Jupyter set what is between two `$` as mathematics, a backslash before them or not."""
 _LIKE_A_DIGEST = re.compile(r" \(sha256 [0-9a-f]{12}\)$")
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -134,7 +135,7 @@ def _without_commands(text: str) -> str:
 
 
 def _entities(text: str) -> str:
-    return re.sub("[&<>@]", lambda found: _ENTITY[found[0]], text)
+    return re.sub("[&<>@$]", lambda found: _ENTITY[found[0]], text)
 
 
 def _as_entity(found: re.Match[str]) -> str:

@@ -21,6 +21,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from headway.data_contracts.store.credentials import MAX_CHARACTERS, credential_in_value
 from headway.data_contracts.store.errors import (
     LIST_TYPES,
     MAPPING_TYPES,
@@ -324,12 +325,7 @@ def _merged(
         if required := list(dict.fromkeys(filter(None, (requirement(each["type"]) for each in same)))):
             given = same[0]["input"]
             is_quoted = required == [requirement("string_type")] and isinstance(given, int | float | date)
-            shown = (
-                ""
-                if isinstance(given, BaseModel | dict)
-                else f", given {_shown(str(given) if isinstance(given, date) else repr(given))}"
-            )
-            yield place, f"must be {' or '.join(required)}{shown}.{' Write it in quotes.' if is_quoted else ''}"
+            yield place, f"must be {' or '.join(required)}{_given(given)}.{' Write it in quotes.' if is_quoted else ''}"
         else:
             yield from ((place, _problem(model_type, each)) for each in same)
 
@@ -384,13 +380,21 @@ def _problem(model_type: type[BaseModel], detail: ErrorDetails) -> str:
         return f"value {last + 1} is missing." if isinstance(last, int) else f"`{last}` is missing."
     message = plain_message(detail).removesuffix(".")
     given = detail["input"]
-    shown = "" if isinstance(given, BaseModel | dict) else f", given {_shown(repr(given))}"
     context = detail.get("ctx") or {}
     choices = set(choices_of(context))
     close = difflib.get_close_matches(str(context.get("tag", given))[:LONGEST_NAME], sorted(choices), n=1, cutoff=0.5)
     hint = f" Did you mean `{close[0]}`?" if close else ""
     # A message that ends by asking has said what was given.
-    return f"{message}{hint}" if message.endswith("?") else f"{message}{shown}.{hint}"
+    return f"{message}{hint}" if message.endswith("?") else f"{message}{_given(given)}.{hint}"
+
+
+def _given(value: Any) -> str:
+    """What stands in the file, as the end of a sentence; empty for a whole branch, and for what may be a secret: who
+    reads a log or a page of CI need not be who may read the file."""
+    text = str(value) if isinstance(value, date | str) else repr(value)
+    if isinstance(value, BaseModel | dict) or credential_in_value(text[:MAX_CHARACTERS]):
+        return ""
+    return f", given {_shown(text if isinstance(value, date) else repr(value))}"
 
 
 def _shown(text: str) -> str:

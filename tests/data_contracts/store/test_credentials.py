@@ -51,7 +51,21 @@ REFUSED = [
         f"https://host/data?{name}={DRAWN[:7]}"
         for name in (
             *("clientsecret", "accountkey", "secretkey", "dbpassword", "apitoken", "sslpassword", "encryption_key"),
-            *("passcode", "key", "hmac", "cred", "creds", "authToken", "userpass", "sessionid", "psk", "sse_key"),
+            *(
+                "delegation",
+                "pat",
+                "otp",
+                "passcode",
+                "key",
+                "hmac",
+                "cred",
+                "creds",
+                "authToken",
+                "userpass",
+                "sessionid",
+                "psk",
+                "sse_key",
+            ),
         )
     ),
     f"https://host/path;jsessionid={DRAWN[:7]}",

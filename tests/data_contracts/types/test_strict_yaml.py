@@ -174,6 +174,17 @@ def test_a_long_value_is_cut() -> None:
     assert len(message(f"address: x\npets: {'y' * 5000}\n")) < 300
 
 
+@pytest.mark.parametrize(
+    "given",
+    ["s3://AKIA:HUNTER2@bucket/x", "[https://u:HUNTER2@host/x]", "ghp_abcdefghijklmnopHUNTER2", "'pwd=HUNTER2'"],
+)
+def test_a_value_that_may_be_a_secret_is_refused_without_repeating_it(given: str) -> None:
+    """Logs and pages of CI have other readers than the file."""
+    said = message(f"address: x\npets: {given}\n")
+    assert "pets" in said and "HUNTER2" not in said
+    assert "given 'seven cats'" in message("address: x\npets: seven cats\n")
+
+
 @given(st.text("ab:-[]{}&*!|>'\"%@`,?#\n\t 019.~<", max_size=40) | st.text(max_size=20))
 def test_any_text_is_read_or_refused_and_never_crashes(text: str) -> None:
     try:
