@@ -28,7 +28,7 @@ def open_unbuffered(path: Path) -> io.FileIO:
     except NotADirectoryError as error:
         # A stray file where a folder belongs holds nothing: what would lie in it is missing.
         raise FileNotFoundError(errno.ENOENT, "what it would lie in is no folder", str(path)) from error
-    _require_regular(path, status)
+    require_regular(path, status)
     # Without waiting, should it have become a pipe since; then it is looked at once more.
     stream = io.FileIO(str(path), "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
     return _checked(path, stream)
@@ -37,7 +37,7 @@ def open_unbuffered(path: Path) -> io.FileIO:
 def _checked(path: Path, stream: io.FileIO) -> io.FileIO:
     """Looked at once it is open: by then nothing can take its place."""
     try:
-        _require_regular(path, os.fstat(stream.fileno()))
+        require_regular(path, os.fstat(stream.fileno()))
     except NotRegular:
         stream.close()
         raise
@@ -88,13 +88,14 @@ def open_lock(path: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
     descriptor = os.open(path, flags, 0o644)
     try:
-        _require_regular(path, os.fstat(descriptor))
+        require_regular(path, os.fstat(descriptor))
     except NotRegular:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def _require_regular(path: Path, status: os.stat_result) -> None:
+def require_regular(path: Path, status: os.stat_result) -> None:
+    """Raises `NotRegular`: its status is of something else."""
     if not stat.S_ISREG(status.st_mode):
         raise NotRegular(path, status.st_mode)

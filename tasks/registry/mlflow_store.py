@@ -25,6 +25,8 @@ from headway.data_contracts.store.errors import (
 )
 from headway.data_contracts.store.plain_text import markdown_table
 from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.regular_files import PUT_BACK, NotRegular
+from headway.data_contracts.tables.sqlite_files import plain_database
 from headway.data_contracts.types.report_text import moment
 from headway.tasks.core import identity
 from headway.tasks.registry.file_lock import holding
@@ -207,6 +209,7 @@ def connect(tracking_uri: str, *, must_exist: bool = False) -> MlflowClient:
         raise RegistryError("MLflow's database is gone.", where=tracking_uri)
     if database is not None:
         _make_no_folder_of(tracking_uri)
+        _require_plain(database)
     from mlflow import MlflowClient
 
     # One that is there has its tables: whoever only reads needs no lock, and no right to write one.
@@ -215,6 +218,22 @@ def connect(tracking_uri: str, *, must_exist: bool = False) -> MlflowClient:
         # A client opens nothing before it is asked: a store that is away should be found here.
         client.search_experiments(max_results=1)
     return client
+
+
+def _require_plain(database: Path) -> None:
+    """Raises `RegistryError`: whoever may write it would keep us waiting for ever, with a pipe or an endless view."""
+    try:
+        # Of a writer that was killed SQLite puts the database in order, as it will for MLflow.
+        with plain_database(database, "rw"):
+            pass
+    except NotRegular as error:
+        raise RegistryError(
+            f"it is {error.what}, not a file.", where=error.filename, advice="Move aside what lies there."
+        ) from error
+    except ValueError as error:
+        raise RegistryError(f"{error}.", where=str(database), advice=PUT_BACK) from error
+    except (OSError, sqlite3.Error):
+        return  # one that is not there yet, or that MLflow will say more about
 
 
 def database_of(tracking_uri: str) -> Path | None:

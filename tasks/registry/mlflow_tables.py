@@ -11,14 +11,14 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
+
+from headway.data_contracts.tables.sqlite_files import plain_database
 
 REVISION = "dc11669786a5"
 """Of the tables, by Alembic."""
 WORKSPACE = "default"
 """Of MLflow's own kind, which a server may have several of."""
 DELETED = "Deleted_Internal"
-BUSY_S = 5.0
 
 
 class StoredVersion(NamedTuple):
@@ -71,9 +71,8 @@ def mlflow_tables(database: Path | None) -> Iterator[MlflowTables | None]:
 def _open(database: Path, stack: contextlib.ExitStack) -> MlflowTables | None:
     try:
         # For reading: a database that is not there stays so, and one of another user's needs no right to write.
-        connection = sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True, timeout=BUSY_S)
-        stack.callback(connection.close)
+        connection = stack.enter_context(plain_database(database))
         revisions = connection.execute("select version_num from alembic_version").fetchall()
-    except sqlite3.Error:
+    except (OSError, ValueError, sqlite3.Error):
         return None
     return MlflowTables(connection) if revisions == [(REVISION,)] else None

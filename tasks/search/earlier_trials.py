@@ -18,6 +18,7 @@ from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.store.plain_text import one_line
 from headway.data_contracts.store.regular_files import read_regular
 from headway.data_contracts.store.strict_json import parse_json
+from headway.data_contracts.tables.sqlite_files import plain_database
 from headway.tasks.search.optuna_files import SQLITE_MAGIC, study_storage
 from headway.tasks.search.space import Space, Varied
 from headway.tasks.search.values import Settings, Value, shown
@@ -122,6 +123,9 @@ def _of_study(data: bytes, max_steps: int) -> Iterator[Outcome]:
     with scratch_folder("headway-study-") as scratch, contextlib.ExitStack() as stack:
         (scratch / "study").write_bytes(data)
         is_sqlite = data.startswith(SQLITE_MAGIC)
+        if is_sqlite:
+            with plain_database(scratch / "study"):
+                pass
         storage = stack.enter_context(study_storage(scratch / "study", is_sqlite=is_sqlite))
         names = optuna.get_all_study_names(storage)
         if len(names) != 1:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
+import os
 import shutil
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +51,23 @@ def test_a_run_that_is_read_again_has_the_parameters_of_the_one_that_was_made(
     parameters = client.get_run(made).data.params
     assert parameters["seed"] == "1" and parameters["optimizer.betas"] == "[0.9,0.95]"
     assert parameters["optimizer.groups"].startswith('[{"lr":0.02,"match":["größe.*"],"optimizer":"muon"},')
+
+
+def test_a_database_that_would_keep_whoever_asks_waiting_is_refused(tmp_path: Path, mlflow_tables: Path) -> None:
+    """`verify` asks it in its own process, and `clean` and each retrain do."""
+    database = Path(shutil.copy(mlflow_tables, tmp_path))
+    uri = f"{mlflow_store.SQLITE}{database}"
+    mlflow_store.connect(uri, must_exist=True)
+    pipe = Path(f"{database}-journal")
+    os.mkfifo(pipe)
+    with pytest.raises(RegistryError, match=r"-journal: it is a pipe, not a file\..*Move aside"):
+        mlflow_store.connect(uri, must_exist=True)
+    pipe.unlink()
+    with contextlib.closing(sqlite3.connect(database)) as opened:
+        opened.execute("alter table model_versions add column mine as (instr(hex(zeroblob(50000000)), 'x'))")
+        opened.commit()
+    with pytest.raises(RegistryError, match=r"generated column model_versions\.mine, which would be computed"):
+        mlflow_store.connect(uri, must_exist=True)
 
 
 @pytest.mark.parametrize(("start_time_ms", "day"), [(1_790_000_000_000, "2026-09-21"), (1 << 62, "4611686018427388.0")])

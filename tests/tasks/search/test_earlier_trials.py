@@ -131,6 +131,16 @@ def test_a_database_of_anything_else_is_refused(tmp_path: Path) -> None:
         read(path)
 
 
+def test_a_study_that_would_be_computed_without_end_is_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "endless.db"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x"
+        database.execute(f"CREATE VIEW studies AS {endless} AS study_id, 'a' || x AS study_name FROM c")
+        database.commit()
+    with pytest.raises(ConfigError, match=r"it has the view studies, which would be computed"):
+        read(path)
+
+
 def test_a_pipe_and_what_is_too_long_are_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="cannot be read"):
