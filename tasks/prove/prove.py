@@ -67,12 +67,14 @@ class ChainFiles:
 ChainLink = ChainProof | ChainFiles
 
 OUTSIDE = (
-    "HTML reports, model cards and decisions (why it was promoted; the version's own contract report is proved)",
-    "stage records and group.json (they only save work: what they name is hashed)",
+    "HTML reports with their curves and the outputs of single examples, model cards and decisions (why it was promoted; "
+    "the version's own contract report is proved)",
+    "stage records, group.json, contract states, tables and scores of baselines (they only save work: what they name is "
+    "hashed)",
     "what a search's trials came to (it chose among settings; the one that stayed is proved)",
-    "ledger, logs and MLflow's series and other rows",
+    "histories of pipelines, ledger, logs, notes of places, and MLflow's series and other rows",
     "other checkpoints of the run",
-    "what a run keeps beside its checkpoints: attempts, exports, results of verify and evaluate",
+    "what a run keeps beside its checkpoints: attempts, launches, exports, results of verify and evaluate",
     "MLflow's aliases other than champion and challenger",
     "refs of fitted states, of accepted data and of what MLflow was last given (they steer later runs)",
 )
