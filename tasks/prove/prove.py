@@ -67,10 +67,9 @@ class ChainFiles:
 ChainLink = ChainProof | ChainFiles
 
 OUTSIDE = (
-    "HTML reports with their curves and the outputs of single examples, model cards and decisions (why it was promoted; "
-    "the version's own contract report is proved)",
-    "stage records, group.json, contract states, tables and scores of baselines (they only save work: what they name is "
-    "hashed)",
+    "HTML reports, model cards and decisions (why it was promoted; the version's own contract report is proved)",
+    "curves and outputs of single examples (what reports draw; each is held against its digest then)",
+    "stage records, group.json, contract states, tables, baselines' scores (they save work: what they name is hashed)",
     "what a search's trials came to (it chose among settings; the one that stayed is proved)",
     "histories of pipelines, ledger, logs, notes of places, and MLflow's series and other rows",
     "other checkpoints of the run",

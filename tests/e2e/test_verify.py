@@ -107,7 +107,14 @@ def test_one_flipped_bit_is_found_and_named(project, verify, flip_one_bit, artif
 OUTSIDE = (
     *("reports/*.html", "stages/*/*.json", "shards/*/group.json", "ledger/*/flow.jsonl", "ledger/*/summary.json"),
     *("cards/*/*.md", "documents/decision/*.json", "refs/models/*/decisions/*.json"),
-    *("runs/*/attempts.jsonl", "runs/*/verify/result.json", "refs/fitted/**/*.json", "refs/accepted/**/*.json"),
+    *(
+        "runs/*/attempts.jsonl",
+        "runs/*/verify/result.json",
+        "reports/outputs-*",
+        "refs/pipelines/*/*.json",
+        "refs/fitted/**/*.json",
+        "refs/accepted/**/*.json",
+    ),
 )
 
 
