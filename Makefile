@@ -16,7 +16,7 @@ CUDA := cuda-bindings cuda-pathfinder cuda-toolkit triton nvidia-cublas nvidia-c
 	nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 TORCH_CPU_SHA256 := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 
-.PHONY: install retrain test suite docs quick test-changed test-cluster cluster-packages soak lint style types locks clean
+.PHONY: install retrain test suite docs quick test-changed test-long test-cluster cluster-packages soak lint style types locks clean
 .DEFAULT_GOAL := retrain
 
 # The environment alone, in .venv: nothing is trained or tested.
@@ -36,7 +36,12 @@ test: style
 
 # Five processes on two cores: a good part of what is tested waits for servers and deadlines.
 suite: $(INSTALLED)
-	$(BIN)/python -m tests.run_suite -n 5 --dist loadfile --ignore=tests/cluster
+	$(BIN)/python -m tests.run_suite -n 5 --dist loadfile --ignore=tests/cluster -m 'not long and not soak'
+
+# What takes longest for a promise each: whole retrains that are killed, resumed and compared, deployments with workers,
+# and gangs that compile. CI runs it with `make test`.
+test-long: $(INSTALLED)
+	$(BIN)/python -m tests.run_suite -n 5 --dist loadfile --ignore=tests/cluster -m 'long and not soak'
 
 # What a change may turn red, by the graph of imports; `make test-changed BASE=HEAD~1` for the last commit.
 BASE := main

@@ -1,11 +1,11 @@
 """Tiers of tests, one for each test, and the guard of the quickest: what `unit` names starts nothing and is quick.
 
-A test is of the tier that it, its class or its module is marked with, `soak` before any other; else of its folder's;
-else `process` where a fixture of its starts one; else `unit`. A test of `unit` fails when it starts a process, or
-takes more of the processor than `LIMIT_S`. Both are the test's own: what a fixture of a module or a session costs is
-left out, so is what threads do that an earlier test left behind, so is collecting garbage, which looks at what all
-tests before left, and so is the test during which modules were imported, since whoever comes first pays for them. How
-long it took says how busy the machine is, and is not asked.
+A test is of the tier that it, its class or its module is marked with, `soak` and `long` before any other; else of its
+folder's; else `process` where a fixture of its starts one; else `unit`. A test of `unit` fails when it starts a
+process, or takes more of the processor than `LIMIT_S`. Both are the test's own: what a fixture of a module or a session
+costs is left out, so is what threads do that an earlier test left behind, so is collecting garbage, which looks at what
+all tests before left, and so is the test during which modules were imported, since whoever comes first pays for them.
+How long it took says how busy the machine is, and is not asked.
 
 `HEADWAY_TIERS_REPORT=FILE` lists in a file what would fail, and lets it pass.
 """
@@ -25,8 +25,8 @@ import pytest
 from tests import started_processes
 from tests.started_processes import started
 
-TIERS = ("unit", "process", "e2e", "cluster", "soak")
-FOLDERS = {"tests/e2e/": "e2e", "tests/prefect/": "e2e", "tests/cluster/": "cluster"}
+TIERS = ("unit", "process", "e2e", "cluster", "long", "soak")
+FOLDERS = {"tests/e2e/": "e2e", "tests/prefect/": "long", "tests/cluster/": "cluster"}
 STARTERS = frozenset({"in_gang", "new_disk", "prefect_here", "proxy_port", "ranks", "s3_server"})
 """Fixtures that start a process, or several."""
 LIMIT_S = 1.0
@@ -42,7 +42,7 @@ started_processes.listen()
 def tier_of(item: pytest.Item) -> str:
     marks = [mark.name for mark in item.iter_markers() if mark.name in TIERS]
     if marks:
-        return "soak" if "soak" in marks else marks[0]
+        return next((rare for rare in ("soak", "long") if rare in marks), marks[0])
     for folder, tier in FOLDERS.items():
         if item.nodeid.startswith(folder):
             return tier

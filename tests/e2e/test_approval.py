@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.e2e.project import Project
 
 
@@ -20,6 +22,7 @@ def newest_state_name(project: Project) -> str:
     return state.name
 
 
+@pytest.mark.long
 def test_a_retrain_ends_awaiting_approval_and_the_form_of_a_deployment_gives_it(project, retrain_in_prefect) -> None:
     from headway.flows.champion_flow import MoveRequest, move_champion
     from headway.flows.show.status import read_status

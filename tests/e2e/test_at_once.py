@@ -17,6 +17,7 @@ from headway.tasks.ownership.pipeline_history import read
 from tests.e2e.project import DEADLINE_S, Project
 
 
+@pytest.mark.long
 def test_of_four_processes_that_come_to_train_the_same_run_one_trains_and_the_others_find_what_it_made(
     new_project: Project, train_here: Callable[..., object]
 ) -> None:

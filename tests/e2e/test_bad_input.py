@@ -314,6 +314,7 @@ def alter_document(workspace: Path, kind: str, change: Callable[[dict[str, objec
     return sha256_bytes(data)
 
 
+@pytest.mark.long
 def test_a_worker_started_by_hand_is_refused_when_the_receipt_is_of_other_data(project, by_hand) -> None:
     other = alter_document(project.workspace, "receipt", lambda receipt: receipt.update(num_rows=1))
     run = alter_document(project.workspace, "run", lambda run: run["receipt"].update(sha256=other))  # type: ignore
@@ -323,6 +324,7 @@ def test_a_worker_started_by_hand_is_refused_when_the_receipt_is_of_other_data(p
     assert not (project.workspace / "runs" / run[:16] / "checkpoints").exists()
 
 
+@pytest.mark.long
 def test_no_space_left_loses_nothing_and_the_next_retrain_goes_on(new_project, new_disk, train_here) -> None:
     small_disk = new_disk(8 << 20, new_project.workspace)
     filler = small_disk / "filler"

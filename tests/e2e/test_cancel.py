@@ -88,6 +88,7 @@ def one_message(text: str) -> bool:
     return len(text.strip().splitlines()) == 1 and "Traceback" not in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "to_group", "exit_code", "word"),
     [
@@ -187,6 +188,7 @@ def test_what_a_signal_made_of_a_command_is_told_in_one_line(
     assert done.stderr.startswith(f"headway: {word};")
 
 
+@pytest.mark.long
 def test_a_run_can_be_watched_is_nobody_elses_and_can_be_stopped_and_continued(
     project, finished, here, train_here, wait_until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +237,7 @@ def test_a_run_can_be_watched_is_nobody_elses_and_can_be_stopped_and_continued(
     assert project.result()["tensors_sha256"] == expected["tensors_sha256"]
 
 
+@pytest.mark.long
 def test_a_retrain_bounded_to_a_step_ends_there_and_the_command_it_names_continues_to_the_same_bits(
     project, shared_server, finished, train_here
 ) -> None:

@@ -9,6 +9,8 @@ import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import pytest
+
 DEADLINE_S = 1200.0
 ENCODER = """\
 import pathlib
@@ -58,6 +60,7 @@ def outcomes(report: dict) -> dict[str, str]:
     return {result["check"]: result["outcome"] for result in report["results"]}
 
 
+@pytest.mark.long
 def test_a_smoke_retrain_ends_proved_and_touches_neither_registry_nor_workspace(new_project) -> None:
     project, scratch = new_project, new_project.root / "scratch"
     scratch.mkdir()
@@ -104,6 +107,7 @@ def test_ctrl_c_in_a_smoke_retrain_leaves_no_process_and_no_folder(new_project, 
     wait_until(lambda: project.everybody() == [])
 
 
+@pytest.mark.long
 def test_a_worse_model_blocks_the_merge_and_the_champion_stays(project) -> None:
     def registry() -> list[tuple[str, bytes]]:
         return [(str(path), path.read_bytes()) for path in project.files("refs/models/**/*")]
@@ -120,6 +124,7 @@ def test_a_worse_model_blocks_the_merge_and_the_champion_stays(project) -> None:
     assert registry() == before, "no version, no alias and no decision: nobody asked for one"
 
 
+@pytest.mark.long
 def test_settings_that_are_worse_over_seeds_than_the_bases_block_the_merge_and_nothing_is_registered(
     new_project,
 ) -> None:

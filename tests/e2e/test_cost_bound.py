@@ -59,6 +59,7 @@ def usd(project: Project) -> float:
     return sum(line.usd for line in costs(accounts, "pipeline", PricesSpec(device_hour_usd={"any": 3600.0})))
 
 
+@pytest.mark.long
 def test_training_stops_with_a_checkpoint_before_it_costs_more_and_goes_on_when_it_may(
     bound: Callable[..., Project], prefect_here: None, forked_gangs: None
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_killed_rank_a_pre_emption_and_a_flipped_bit_are_mended_to_equal_bits(
     assert not (tmp_path / "workspace").exists()
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_neither_a_process_nor_a_folder(tmp_path: Path, mark: str) -> None:
     with drill("F7", "--seed", "7", mark=mark) as process:
         wait_until(lambda: [*(tmp_path / "tmp").glob("*/workspace/runs/*/attempts/001/rank-1.json")], what="a rank")

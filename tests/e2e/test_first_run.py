@@ -121,6 +121,7 @@ def test_mlflow_has_every_step_of_the_loss_and_no_series_of_one_point_but_the_ev
     assert run.data.params["recipe.name"] == run.data.tags["headway.recipe"]
 
 
+@pytest.mark.long
 def test_the_model_serves_in_a_fresh_process_with_plain_mlflow_and_unpickling_switched_off(
     project, tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ def hostile(tmp_path: Path, stranger: tuple[str, list[str]]) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_wheel_retrains_a_new_project_on_its_own_recipe_and_runs_no_code_of_the_foreign_folder_it_starts_in(
     hostile: Path, stranger: tuple[str, list[str]], tmp_path: Path
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_retrain_of_texts_in_a_foreign_folder_runs_none_of_its_code_and_asks_n
     assert not (hostile / "stolen").exists()
 
 
+@pytest.mark.long
 def test_the_servers_of_ui_in_a_foreign_folder_run_none_of_its_code_and_ask_none_of_its_servers(
     new_project: Project, hostile: Path, stranger: tuple[str, list[str]]
 ) -> None:

@@ -77,6 +77,7 @@ def project(root: Path) -> SimpleNamespace:
     return SimpleNamespace(pipeline=root / "pipeline.yaml", workspace=root / "workspace")
 
 
+@pytest.mark.long
 def test_a_retrain_and_a_promotion_take_no_text_of_the_data_or_of_a_person_for_anything_else(
     tmp_path: Path, retrain_here: Callable[..., Any], here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ import random
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 from headway.flows.act.champion_moves import promote
 from headway.flows.report.terminal import Terminal
 from headway.flows.show.verify import verify_model
@@ -50,6 +52,7 @@ def write(folder: Path, names: list[str], version: str) -> None:
     )
 
 
+@pytest.mark.long
 def test_after_a_column_went_away_the_new_model_is_registered_and_the_champion_stays(
     tmp_path: Path, retrain_here
 ) -> None:

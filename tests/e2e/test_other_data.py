@@ -75,6 +75,7 @@ def project(tmp_path: Path):
     return made
 
 
+@pytest.mark.long
 def test_a_number_is_learnt_from_measurements(project, retrain_here, capsys) -> None:
     from sklearn.datasets import load_diabetes
 
@@ -96,6 +97,7 @@ def test_a_number_is_learnt_from_measurements(project, retrain_here, capsys) -> 
     assert json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.long
 def test_tokens_given_by_the_source_are_learnt(project, retrain_here) -> None:
     draw, lines = random.Random(0), []
     for _ in range(200):

@@ -157,6 +157,7 @@ def states(made: Plan) -> dict[str, str]:
     return {stage.stage: stage.state for stage in made.stages}
 
 
+@pytest.mark.long
 def test_it_is_encoded_trained_registered_proved_exported_and_judged_beside_another_encoders_model(
     project: SimpleNamespace, retrain_here: Callable[[Any], tuple[Any, list[Any]]]
 ) -> None:

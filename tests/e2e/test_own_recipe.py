@@ -137,6 +137,7 @@ def state_of_launch(made: Any) -> str:
     return next(stage.state for stage in made.stages if stage.stage == "launch")
 
 
+@pytest.mark.long
 def test_it_is_trained_evaluated_registered_proved_exported_and_started_from(
     project: SimpleNamespace,
     retrain_here: Callable[[Any], tuple[Any, list[Any]]],

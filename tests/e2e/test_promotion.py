@@ -25,6 +25,7 @@ def history(here, project, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict
     return lambda: message(here("history", "tiny", "--json"))
 
 
+@pytest.mark.long
 def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged(
     project, here, history, retrain_here, flip_one_bit
 ) -> None:

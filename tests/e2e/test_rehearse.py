@@ -52,6 +52,7 @@ def rehearse_here(prefect_here: None, forked_gangs: None):
     return run
 
 
+@pytest.mark.long
 def test_a_rehearsal_goes_through_every_stage_and_touches_nothing_that_counts(project, here, rehearse_here) -> None:
     assert here("hold", str(project.pipeline), "--workspace", str(project.workspace), "--why", "so").returncode == 0
     project.edit("tiny.yaml", "registry: {model: tiny}", f"registry: {{model: tiny}}\n{CLOSED}")
@@ -85,6 +86,7 @@ def test_what_would_fail_is_named_and_nothing_is_left(new_project, rehearse_here
     assert list(project.workspace.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_secret_that_ranks_lack_is_named_before_one_is_started(new_project) -> None:
     project = new_project
     lacks = "launch: {nodes: 1, ranks_per_node: 2, preflight: {environment: [A_TOKEN, B_TOKEN]}}"
@@ -102,6 +104,7 @@ def test_a_secret_that_ranks_lack_is_named_before_one_is_started(new_project) ->
     assert report.steps == 6
 
 
+@pytest.mark.long
 def test_ctrl_c_in_a_rehearsal_leaves_no_process_and_no_file(new_project, wait_until) -> None:
     project = new_project
     flow = project.start("rehearse", "tiny.yaml")

@@ -41,6 +41,7 @@ def command(here, project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., sub
     return here
 
 
+@pytest.mark.long
 def test_a_version_is_trained_again_to_the_same_bits_over_a_kill_and_nothing_kept_is_touched(
     project, command, forked_gangs, wait_until
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_version_is_trained_again_to_the_same_bits_over_a_kill_and_nothing_kep
     wait_until(lambda: project.everybody() == [])
 
 
+@pytest.mark.long
 def test_other_bits_end_with_a_code_of_their_own_and_say_which_differ_and_what_else_does(project) -> None:
     project.settings["ATEN_CPU_CAPABILITY"] = "default"
     done = project.headway("reproduce", MODEL, "--json")

@@ -15,6 +15,7 @@ from headway.training.observe.ledger import read_events
 from tests.e2e.project import MAX_STEPS
 
 
+@pytest.mark.long
 def test_a_run_goes_on_from_the_step_a_person_names_on_its_own_data_to_the_same_bits(
     project, finished, here, train_here
 ) -> None:

@@ -24,6 +24,7 @@ def evaluation(project) -> EvaluationReport:
     return EvaluationReport.from_bytes(project.file("documents/evaluation/*.json").read_bytes(), where="")
 
 
+@pytest.mark.long
 def test_two_runs_from_scratch_give_the_same_shards_weights_and_metrics(project, new_project, retrain_here) -> None:
     retrain_here(new_project)
     assert shards(new_project) == shards(project) != {}

@@ -39,6 +39,7 @@ def named(events: list[Event], name: str) -> list[str]:
     return [str(event["message"]) for event in events if event["event"] == name]
 
 
+@pytest.mark.long
 def test_a_search_that_a_window_cuts_is_continued_after_the_next_windows_retrain_on_the_data_it_began_with(
     new_project: Project, retrain_here: Any
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_search_that_a_window_cuts_is_continued_after_the_next_windows_retrain
     assert message.endswith(": training: {optimizer: {lr: 0.03}}"), "of which the file says nothing yet"
 
 
+@pytest.mark.long
 def test_a_search_that_a_person_stops_is_not_continued_by_the_next_window(
     new_project: Project, retrain_here: Any
 ) -> None:

@@ -57,6 +57,7 @@ def heldout_in(path: Path) -> set[str]:
     return {document for group in groups if group["split"] == "heldout" for document in group["documents"]}
 
 
+@pytest.mark.long
 def test_the_best_comes_first_and_a_bad_one_is_a_row_and_none_is_judged_by_what_ranked_it(
     new_project: Project, try_here: Any
 ) -> None:
@@ -101,6 +102,7 @@ def test_the_best_comes_first_and_a_bad_one_is_a_row_and_none_is_judged_by_what_
     assert made(events, "launch") == [False, False]
 
 
+@pytest.mark.long
 def test_encoders_are_trials_over_the_same_documents_and_the_best_is_the_run_of_a_retrain_with_its_settings(
     new_project: Project, try_here: Any, train_here: Any
 ) -> None:
@@ -122,6 +124,7 @@ def test_encoders_are_trials_over_the_same_documents_and_the_best_is_the_run_of_
     assert made(again, "shard") == made(again, "launch") == [False]
 
 
+@pytest.mark.long
 def test_trials_that_are_stopped_go_on_where_they_were(new_project: Project, try_here: Any) -> None:
     ask_for_trials(new_project, LR, BETTER_LR, max_steps=400)
 
@@ -184,6 +187,7 @@ def require_best_two_went_on(found: Any) -> None:
     assert (found.steps_spent, found.steps_of_all, found.verdict) == (80, 160, None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "boundaries", [BOUNDARIES[::3], pytest.param(BOUNDARIES, marks=pytest.mark.soak)], ids=["some", "all"]
 )
@@ -240,6 +244,7 @@ def two_places(monkeypatch: pytest.MonkeyPatch) -> Callable[[Project], None]:
     return lambda project: project.edit("tiny.yaml", "ranks_per_node: 2", "ranks_per_node: 1")
 
 
+@pytest.mark.long
 def test_trials_side_by_side_come_to_the_bits_of_runs_that_were_alone(
     new_project: Project, try_here: Any, train_here: Any, two_places: Any, tmp_path: Path, prefect_home: Path
 ) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headway.data_contracts.store import refs
 from headway.data_contracts.store.errors import RunStopped
 from headway.data_contracts.store.publication import Workspace
@@ -93,6 +95,7 @@ def test_training_stops_inside_its_window_with_a_checkpoint_and_the_next_one_goe
     assert len(list((project.workspace / "runs").iterdir())) == 1, "the same run, on the data it began with"
 
 
+@pytest.mark.long
 def test_what_a_window_cut_is_finished_and_registered_before_the_newest_data_are_taken(
     new_project: Project, retrain_here: Callable[..., object], forked_gangs: None
 ) -> None:
@@ -125,6 +128,7 @@ def test_what_a_window_cut_is_finished_and_registered_before_the_newest_data_are
     assert newer != run and {path.name for path in (project.workspace / "runs").iterdir()} == {run, newer}
 
 
+@pytest.mark.long
 def test_after_each_of_five_windows_every_bit_is_the_uninterrupted_runs_whatever_changed_between_them(
     new_project: Project, forked_gangs: None
 ) -> None:

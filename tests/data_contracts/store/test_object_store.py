@@ -80,6 +80,7 @@ def test_a_put_that_fails_on_the_way_is_tried_again_and_the_object_is_whole(work
     workspace.verify(stored)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["cut", "500", "hold"])
 def test_an_upload_that_never_gets_through_leaves_nothing_and_what_was_there_stays(workspace, line, fault: str) -> None:
     workspace.publish("old", b"what was good before")
@@ -102,6 +103,7 @@ Workspace(sys.argv[1]).publish_file(Path(sys.argv[2]), "large")
 """
 
 
+@pytest.mark.long
 @pytest.mark.process
 @pytest.mark.parametrize("held", ["uploads", "partNumber=2"])
 def test_a_writer_killed_in_mid_upload_leaves_nothing_under_the_name(
@@ -202,6 +204,7 @@ for number in range(rounds):
 """
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_of_processes_that_race_for_a_ref_one_wins_each_round(workspace: Workspace) -> None:
     rounds, names = 40, ("a", "b", "c")

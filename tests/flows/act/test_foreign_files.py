@@ -49,6 +49,7 @@ def test_a_foreign_file_is_refused_in_one_sentence_that_names_it(headway: Headwa
     assert not list(tmp_path.glob("*.yaml"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", READ)
 def test_a_strange_file_that_can_be_read_is(headway: Headway, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(READ[name]())
@@ -115,6 +116,7 @@ def fuzz(folder: Path, number: int) -> None:
             answers(name, damaged(whole, random.Random(f"1 {name} {place}")), folder / f"{name}-{place}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number", [NUM_FUZZED, pytest.param(10 * NUM_FUZZED, marks=pytest.mark.soak)], ids=["some", "many"]
 )

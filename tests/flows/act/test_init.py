@@ -77,6 +77,7 @@ def test_a_new_folder_of_a_partitioned_source_keeps_the_draft(headway: Headway, 
     assert "day" not in (*encoder.numeric, *encoder.categorical), "tomorrow's day is no known category"
 
 
+@pytest.mark.long
 @pytest.mark.process
 @pytest.mark.parametrize("written", FORMATS)
 def test_tables_of_every_format_pass_their_own_draft(headway: Headway, tmp_path: Path, written: str) -> None:

@@ -36,6 +36,7 @@ def write_texts(folder: Path) -> str:
     return "texts"
 
 
+@pytest.mark.long
 def test_a_new_project_holds_all_it_takes_and_its_data_keep_its_contract(headway: Headway, tmp_path: Path) -> None:
     written = headway("init", "demo")
     assert written.code == 0, written.err
@@ -57,6 +58,7 @@ def test_a_new_project_holds_all_it_takes_and_its_data_keep_its_contract(headway
     assert checked.code == 0, checked.out + checked.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("write", [None, write_numbers, write_texts], ids=["classes", "a number", "tokens"])
 def test_its_network_is_one_for_such_rows_and_takes_a_step(headway: Headway, tmp_path: Path, write) -> None:
     data = ("--data", write(tmp_path)) if write else ()

@@ -68,6 +68,7 @@ def test_data_outside_git_are_taken_to_be_the_same_and_the_report_says_so(ci, ch
     assert anew(answer) == () and "outside git" in "\n".join(answer["stages"]["details"])
 
 
+@pytest.mark.long
 def test_an_edit_to_a_recipe_of_ones_own_trains_anew_and_shards_nothing(ci, checkout) -> None:
     (checkout / "mine.py").write_text(RECIPE)
     edit(

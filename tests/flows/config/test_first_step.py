@@ -191,6 +191,7 @@ def test_a_good_recipe_and_encoder_are_let_through_once_and_for_all(
     check_request(request)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "old", "new", "problem"),
     [
@@ -297,6 +298,7 @@ def test_a_check_of_changes_needs_no_device(write: Callable[..., RetrainRequest]
     assert found.outcome == "passed" and "it wants a device that is not here" in str(found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("is_on_hosts", "new", "words"),
     [
@@ -338,6 +340,7 @@ columns:
     assert [num_label_values(contract, name) for name in ("a", "b", "g", "h", None)] == [2, None, 2, 3, None]
 
 
+@pytest.mark.long
 def test_a_plan_speaks_of_tokens_where_training_will(write: Callable[..., RetrainRequest], tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "words.csv").write_text("word,language\none,north\n")

@@ -45,6 +45,7 @@ def finding(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_a_wheel_as_it_was_installed_is_in_order_and_one_that_is_damaged_is_not(installed: Path) -> None:
     asked = wheels.run(installed, "-c", FINDING, cwd=installed.parent)
     assert asked.stdout.startswith("ok ") and "Headway's" in asked.stdout, asked.stdout + asked.stderr

@@ -237,6 +237,7 @@ def test_a_command_that_entered_is_not_asked_again_and_its_stop_is_its_exit_code
     assert requested == [entered]
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_flow_run_outside_its_windows_completes_under_the_reasons_name(
     request_of: RetrainRequest, closed: None, prefect_here: None, project: Path

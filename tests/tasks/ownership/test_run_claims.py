@@ -238,6 +238,7 @@ def test_a_store_that_is_away_for_longer_than_the_lease_costs_nobody_the_run(
             pass
 
 
+@pytest.mark.long
 def test_while_the_store_is_away_nobodys_silence_counts(machines: list[Machine], away: Callable[[float], None]) -> None:
     first, second = machines
     owner = first.start()

@@ -125,6 +125,7 @@ def require_complete(workspace: Workspace, told: list[dict[str, Any]], moves: in
         assert history[number - 1].target == target
 
 
+@pytest.mark.long
 def test_of_racing_promotions_and_rollbacks_none_is_lost(workspace: Workspace, start: Any, tmp_path: Path) -> None:
     crowned(workspace, [Link(kind="registration", sha256=f"{number:064x}") for number in range(1, 6)])
     race = start(workspace, tmp_path, "", 4, MOVES)
@@ -134,6 +135,7 @@ def test_of_racing_promotions_and_rollbacks_none_is_lost(workspace: Workspace, s
 
 
 # In a folder they take turns, by a lock that the race above has as well.
+@pytest.mark.long
 @pytest.mark.parametrize("workspace", ["s3", pytest.param("folder", marks=pytest.mark.soak)], indirect=True)
 def test_the_aliases_in_mlflow_end_where_the_last_of_the_racing_moves_put_the_champion(
     workspace: Workspace, context: RunContext, start: Any, register: Any, tmp_path: Path, mlflow_tables: Path

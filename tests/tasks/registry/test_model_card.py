@@ -141,6 +141,7 @@ def test_size_signature_and_example_are_read_from_the_registered_files(workspace
     assert [check.name for check in decision.failed] == ["input example"]
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_the_registered_graph_is_timed_once_and_one_that_cannot_be_called_is_refused_with_the_reason(
     workspace: Workspace, register, tmp_path: Path, monkeypatch

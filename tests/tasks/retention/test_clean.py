@@ -59,6 +59,7 @@ def test_of_any_past_what_versions_need_stays_and_no_document_names_what_went(wo
     assert all(set(files) <= everything(workspace) for files in needed.values())
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_the_unregistered_goes_wherever_the_workspace_lies(anywhere: Workspace) -> None:
     maker = Maker(anywhere)

@@ -32,6 +32,7 @@ def retired(workspace: Workspace, made: Made, evaluation: Link) -> tuple[Link, L
     return registration, decision.link
 
 
+@pytest.mark.long
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("anywhere", "shares_data"),

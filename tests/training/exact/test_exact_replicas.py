@@ -125,6 +125,7 @@ def test_every_collective_is_counted_and_compression_halves_its_bytes(rounds):
         assert plain["all_gather"][0] > 0, "losses are gathered"
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_compiled_model_gives_the_same_bits_on_any_number_of_ranks_and_about_those_of_an_eager_one(tmp_path):
     cases = {"compiled": (0, 2), "perceptron": (0, 2)}

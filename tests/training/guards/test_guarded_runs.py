@@ -161,6 +161,7 @@ def test_without_an_earlier_checkpoint_rolling_back_goes_on_from_fresh_weights(
     assert result(tmp_path / "none")["tensors_sha256"] == expected["tensors_sha256"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("guards", [SKIP, ROLL_BACK])
 def test_two_ranks_leave_out_the_same_and_end_with_the_same_bits(
     project, marks, training, whole, recipe_folder, tmp_path, guards
@@ -285,6 +286,7 @@ def test_a_budget_that_is_spent_stops_every_rank_with_the_weights_as_they_were(
     assert committed_steps(tmp_path / "checkpoints") == [2, 4, 6]
 
 
+@pytest.mark.long
 def test_a_rank_killed_right_after_a_roll_back_costs_no_bits(
     project, marks, training, train, until, recipe_folder, tmp_path
 ):

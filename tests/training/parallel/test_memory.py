@@ -22,6 +22,7 @@ def test_one_rank_alone_runs_out_of_memory(train):
     assert "can't allocate memory" in large(train, 1, LIMIT_BYTES)["out_of_memory"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mesh",
     [

@@ -65,6 +65,7 @@ TWO_BLOCKS = {"name": "language-model", "model": {"width": 32, "depth": 2, "head
 """All blocks are split alike, and every operator on slices costs a millisecond of Python."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [{}, {"sequence_parallel": False}, {"loss_parallel": False}, at_length({"recompute": True})],
@@ -120,6 +121,7 @@ def test_recipes_without_blocks_train_on_replicated_and_sharded_meshes_too(train
     close(train(2, recipe=recipe, parallel={**FAST, **mesh}), train(1, recipe=recipe))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mesh", "precision"),
     [
@@ -149,6 +151,7 @@ def test_compressed_gradients_travel_in_half_the_bytes_and_train_alike(train, me
     assert compressed["losses"] != plain["losses"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("world_size", "mesh"), [(1, {}), at_length(2, {"shard": 2})], ids=["alone", "fsdp2"])
 def test_compiled_blocks_follow_eager_ones(train, world_size, mesh):
     """By hand also on DDP, tensor parallel, and a pipeline that recomputes: minutes of compiler time for each rank."""

@@ -38,6 +38,7 @@ def saved(train, tmp_path_factory):
 
 
 # A circle that writes and reads whole tensors, slices of two kinds and stages; the soak has what else is written so.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -58,6 +59,7 @@ def test_a_checkpoint_of_any_mesh_continues_on_another(train, saved, before, aft
 
 
 # Replicas alone are resumed in tests of the worker.
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     ["fsdp2+tp", "pp+fsdp2", *(pytest.param(name, marks=pytest.mark.soak) for name in ("ddp", "hsdp"))],

@@ -35,6 +35,7 @@ def test_a_sharded_run_goes_on_with_more_ranks_and_says_that_its_bits_are_others
     assert len(losses(project, tmp_path)) == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mesh", [{"shard": 2}, {"shard": 2, "precision": "bf16"}, {"pipeline": 2}, {"tensor": 2}], ids=str
 )

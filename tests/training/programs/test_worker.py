@@ -136,6 +136,7 @@ def test_a_step_ends_an_attempt_with_a_checkpoint_whatever_the_interval(project,
     assert committed_steps(tmp_path / "checkpoints") == [11]
 
 
+@pytest.mark.long
 def test_checkpoints_by_time_are_taken_by_all_ranks_at_once_and_change_no_bit(project, tiny_training, tmp_path):
     by_time = CheckpointSpec(every_steps=None, every_s=0.02, keep_best=1, keep_last=2)
     run = project.publish_run(tiny_training.model_copy(update={"max_steps": 40, "checkpoints": by_time}))

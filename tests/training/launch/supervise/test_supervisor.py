@@ -238,6 +238,7 @@ def test_a_hang_in_work_without_steps_is_noticed_and_named(toy_run) -> None:
     assert toy_run.survivors() == []
 
 
+@pytest.mark.long
 def test_work_without_steps_goes_on_while_its_ranks_say_something_or_compute(toy_run) -> None:
     spec = for_stepless_work(SPEC.model_copy(update={"progress_deadline_s": 8.0, "max_attempts": 1}))
     gang = toy_run.gang(*trouble("compute", seconds=9), "--steps", "5", nodes=1)
