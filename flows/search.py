@@ -39,7 +39,7 @@ def trials(request: TrialsRequest) -> TrialsSummary | State[TrialsSummary]:
         wanted, settings = wanted_trials(pipeline), settings_of(pipeline)
         require_worthwhile(run.workspace, run.pipeline, wanted, pipeline.training)
         _, receipt, manifest = shards_of_today(run, pipeline)
-        made = search_and_register(run, pipeline, receipt, manifest)
+        made = search_and_register(run, pipeline, receipt, manifest, run.started_unix_s)
         # The schedule has nothing to search before its next period.
         current_search.end(run.workspace, run.pipeline, run.started_unix_s, settings, "ended")
         return as_state(made)
