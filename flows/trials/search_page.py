@@ -23,9 +23,9 @@ from headway.flows.trials.summary import (
     TrialsSummary,
     facts,
     num_by_end,
+    progress_line,
     ranking,
     setting_names,
-    standing_line,
 )
 from headway.tasks.search.values import Value, shown
 
@@ -57,7 +57,7 @@ def render_html(found: SearchSoFar, made_unix_s: float, state: str = "") -> str:
         kept = [("keep it", f"<code>{html(found.keep)}</code>")]
         reports = [(html(name), html(uri)) for name, uri in found.best.reports.items()]
     else:
-        banner_of = banner("warn", f"{html(title)}, as of {when}", state, html(f"{num}: {standing_line(found)}."))
+        banner_of = banner("warn", f"{html(title)}, as of {when}", state, html(f"{num}: {progress_line(found)}."))
         kept, reports = [], []
     data = (
         []

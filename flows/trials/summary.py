@@ -131,7 +131,7 @@ def facts(summary: SearchSoFar) -> dict[str, str]:
     """What is said of a search besides its ranking, by name."""
     pace = summary.side_by_side
     said = {
-        "trials": standing_line(summary),
+        "trials": progress_line(summary),
         "steps": steps_line(summary) if len(summary.levels) > 1 else "",
         "spent": spent_line(summary),
         "pace": "" if pace is None else pace_line(pace.at_once, pace.step_s, pace.alone_s),
@@ -148,7 +148,7 @@ def num_by_end(summary: SearchSoFar) -> tuple[int, int, int]:
     return ended, len(summary.trials) - ended - failed, failed
 
 
-def standing_line(summary: SearchSoFar) -> str:
+def progress_line(summary: SearchSoFar) -> str:
     """How many trials are where."""
     ended, _, failed = num_by_end(summary)
     others = Counter(max(row.rungs, default=0) for row in summary.trials if row.cause is None and row.value is None)

@@ -91,7 +91,7 @@ class EarlierTrials:
         return f"{self}, {age}{by}"
 
 
-class _Tried(NamedTuple):
+class _EarlierTrial(NamedTuple):
     """A trial as a file has it."""
 
     settings: Settings
@@ -103,7 +103,7 @@ class _Tried(NamedTuple):
 
 
 class _Search(NamedTuple):
-    trials: list[_Tried]
+    trials: list[_EarlierTrial]
     end_step: int
     """Of a whole run."""
     pipeline: Any
@@ -154,16 +154,16 @@ def read_earlier(file: Path, space: Space, max_steps: int) -> EarlierTrials:
     )
 
 
-def _values_today(tried: _Tried, end_step: int, max_steps: int) -> dict[int, float]:
+def _values_today(trial: _EarlierTrial, end_step: int, max_steps: int) -> dict[int, float]:
     """By the step of today's run that is as far on its way; only what came to its end has a figure there."""
-    if tried.has_failed:
+    if trial.has_failed:
         return {}
     values = {
         max(1, min(round(step * max_steps / end_step), max_steps - 1)): value
-        for step, value in sorted(tried.figures.items())
-        if tried.end is None or step < end_step
+        for step, value in sorted(trial.figures.items())
+        if trial.end is None or step < end_step
     }
-    return values if tried.end is None else {**values, max_steps: tried.end}
+    return values if trial.end is None else {**values, max_steps: trial.end}
 
 
 def _unusable(file: Path, why: str) -> ConfigError:
@@ -185,7 +185,7 @@ def _search_of(data: bytes) -> _Search:
         raise ValueError("it has no list of trials")
     sign = -1.0 if found["greater_is_better"] else 1.0
     trials = [
-        _tried(row["settings"], row["rungs"], row["value"], sign, has_failed=row["cause"] is not None)
+        _earlier_trial(row["settings"], row["rungs"], row["value"], sign, has_failed=row["cause"] is not None)
         for row in found["trials"]
     ]
     return _Search(trials, max(1, int(found["levels"][-1])), found.get("pipeline"), found.get("data"))
@@ -208,8 +208,8 @@ def _of_study(data: bytes) -> _Search:
         study = optuna.load_study(study_name=name, storage=storage)
         trials, direction, attributes = study.get_trials(), study.direction, study.user_attrs
     sign = -1.0 if direction is StudyDirection.MAXIMIZE else 1.0
-    tried = [
-        _tried(
+    found = [
+        _earlier_trial(
             each.params,
             each.intermediate_values,
             each.value if each.state is TrialState.COMPLETE else None,
@@ -221,17 +221,17 @@ def _of_study(data: bytes) -> _Search:
     ]
     # A study does not say how long a whole run is.
     end_step = max((step for each in trials for step in each.intermediate_values), default=1)
-    return _Search(tried, max(1, end_step), attributes.get("pipeline"), attributes.get("data"))
+    return _Search(found, max(1, end_step), attributes.get("pipeline"), attributes.get("data"))
 
 
-def _tried(
+def _earlier_trial(
     settings: Mapping[str, Any], figures: Mapping[Any, Any], end: Any, sign: float, *, has_failed: bool
-) -> _Tried:
+) -> _EarlierTrial:
     """What came to no number alone failed."""
     known = {int(step): sign * float(value) for step, value in figures.items()}
     finite = {step: value for step, value in known.items() if math.isfinite(value)}
     last = None if end is None or has_failed or not math.isfinite(end) else sign * float(end)
-    return _Tried(dict(settings), finite, last, has_failed or (bool(known) and not finite))
+    return _EarlierTrial(dict(settings), finite, last, has_failed or (bool(known) and not finite))
 
 
 def fitted(space: Space, settings: Mapping[str, Any]) -> Settings | None:
