@@ -37,7 +37,7 @@ def trials(request: TrialsRequest) -> TrialsSummary | State[TrialsSummary]:
     with session(request) as (run, pipeline):
         require_worthwhile(run.workspace, run.pipeline, wanted_trials(pipeline), pipeline.training)
         _, receipt, manifest = shards_of_today(run, pipeline)
-        made = search_and_register(run, pipeline, receipt, manifest)
+        made = search_and_register(run, pipeline, receipt, manifest, run.started_unix_s)
         # The schedule has nothing to search before its next period.
         end_search(run, pipeline, made, run.started_unix_s)
         return as_state(made)

@@ -72,7 +72,7 @@ from headway.flows.show.board import Board
 from headway.flows.tracing.spans import Trace
 from headway.flows.trials import report as trials_report
 from headway.flows.trials import search_page
-from headway.flows.trials.summary import TrialsSummary
+from headway.flows.trials.summary import SearchSoFar, TrialsSummary
 from headway.flows.triggers import report as triggers_report
 from headway.tasks.core import artifacts
 from headway.tasks.prove.scrub import ScrubReport
@@ -311,6 +311,9 @@ HTML: dict[str, Callable[[str], str]] = {
     "a postmortem": lambda text: written_report.to_html(postmortem.written(filled(postmortem.Postmortem, text))),
     "drills": lambda text: drill_report.to_html(filled(drill_report.DrillReport, text)),
     "a search": lambda text: search_page.render_html(compared(text), 0.0),
+    "a search that goes on": lambda text: search_page.render_html(
+        SearchSoFar.model_construct(**dict(compared(text))), 0.0, text
+    ),
     "a retrain in a notebook": lambda text: retrained(text)._repr_html_(),
     "trials in a notebook": lambda text: searched(text)._repr_html_(),
     "a model in a notebook": lambda text: prediction._card(prediction.ModelVersion(text, text, text), {text: text}),

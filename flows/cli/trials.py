@@ -33,6 +33,10 @@ def trials(
         Path | None,
         typer.Option(metavar="FILE", help="Also write the trials as an Optuna study, which optuna-dashboard opens."),
     ] = None,
+    search: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="With --study: write this trials.json as one, and search nothing."),
+    ] = None,
     workspace: WorkspaceUri = "",
     promote: Promote = True,
     register: Register = True,
@@ -51,6 +55,8 @@ def trials(
         raise typer.BadParameter("it goes with --against; seeds of a search are its file's.", param_hint="--seeds")
     if study is not None and against is not None:
         raise typer.BadParameter("a study is of a search, and --against makes none.", param_hint="--study")
+    if search is not None and (study is None or dry_run):
+        raise typer.BadParameter("it goes with --study, and makes nothing else.", param_hint="--from")
     fields: dict[str, Any] = {
         "pipeline": pipeline,
         "workspace": workspace,
@@ -67,6 +73,8 @@ def trials(
                 **fields, against=against, seeds=seeds or 3, may_promote=False, may_register=False
             )
             _check_and_compare(comparison, started_unix_s, dry_run=dry_run, as_json=as_json)
+        elif search is not None and study is not None:
+            _write_study_of(search, pipeline, study, as_json=as_json)
         else:
             request = TrialsRequest(**fields, may_promote=promote, may_register=register)
             _check_and_run(request, started_unix_s, study, dry_run=dry_run, as_json=as_json)
@@ -103,6 +111,19 @@ def _check_and_run(
         from headway.flows.trials.optuna_study import write_study
 
         write_study(made, wanted_trials(spec), study)
+
+
+def _write_study_of(search: Path, pipeline: str, study: Path, *, as_json: bool) -> None:
+    from headway.flows.config.pipeline_file import pipeline_file
+    from headway.flows.console.output import emit, print_line
+    from headway.flows.trials.optuna_study import write_study_of
+    from headway.flows.trials.wanted import wanted_trials
+
+    # The space is the pipeline file's: a trials.json has what was tried, and not what might have been.
+    spec = wanted_trials(pipeline_file(pipeline).spec)
+    made = write_study_of(search, spec, study)
+    told = f"{study}: {made.num_written} of {made.num_all} trials of {search}"
+    emit(made._asdict(), lambda _: print_line(told), as_json=as_json)
 
 
 def _run(request: TrialsRequest, started_unix_s: float, *, as_json: bool) -> TrialsSummary:

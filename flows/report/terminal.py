@@ -71,6 +71,7 @@ NOTICES = {
     "run.inexact": "inexact",
     "run.carried_on": "carry on",
     "run.not_continued": "new run",
+    "search.page": "report",
     "search.started": "search",
     "search.cut": "search",
     "search.ended": "search",

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from pydantic import ValidationError
+
+from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.leftovers import scratch_folder
+from headway.data_contracts.store.regular_files import read_regular
 from headway.flows.console.output import write_whole
-from headway.flows.trials.summary import TrialsSummary
+from headway.flows.trials.summary import SearchSoFar
+from headway.tasks.search.earlier_trials import MAX_BYTES, fitted
 from headway.tasks.search.optuna_files import SQLITE_ENDINGS, study_storage
 from headway.tasks.search.proposals import distribution_of
 from headway.tasks.search.space import Varied
@@ -18,7 +23,42 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 
-def write_study(summary: TrialsSummary, spec: TrialsSpec, file: Path) -> None:
+class FromFile(NamedTuple):
+    """What became of a search's file."""
+
+    num_written: int
+    num_all: int
+
+
+def write_study_of(search: Path, spec: TrialsSpec, file: Path) -> FromFile:
+    """The same of a search's `trials.json`; trials that do not lie in the space are left out.
+
+    Raises:
+        ConfigError: it cannot be read, is none, or no trial of it lies in the space.
+        EnvironmentProblem: the study cannot be written.
+    """
+    try:
+        found = SearchSoFar.model_validate_json(read_regular(search, MAX_BYTES))
+    except OSError as error:
+        raise _unusable(search, f"cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        raise _unusable(search, "is no search's trials.json") from error
+    rows = [row for row in found.trials if fitted(spec.space, row.settings) is not None]
+    if not rows:
+        raise _unusable(search, "holds no trial that lies in the space of trials.vary")
+    write_study(found.model_copy(update={"trials": rows}), spec, file)
+    return FromFile(len(rows), len(found.trials))
+
+
+def _unusable(search: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"it {why}.",
+        where=f"--from {search}",
+        advice="Name the trials.json beside the ledger of its search.",
+    )
+
+
+def write_study(summary: SearchSoFar, spec: TrialsSpec, file: Path) -> None:
     """
     Args:
         file: replaced where it is there, whole or not at all; a database of SQLite by its ending.
@@ -38,6 +78,9 @@ def write_study(summary: TrialsSummary, spec: TrialsSpec, file: Path) -> None:
                 direction="maximize" if summary.greater_is_better else "minimize",
             )
             study.set_user_attr("metric", summary.metric)
+            study.set_user_attr("pipeline", summary.pipeline)
+            if summary.data is not None:
+                study.set_user_attr("data", summary.data.model_dump())
             for row in sorted(summary.trials, key=lambda row: row.trial):
                 varied = {name: each for name, each in spec.space.varied.items() if name in row.settings}
                 ended = TrialState.COMPLETE if row.value is not None else TrialState.PRUNED

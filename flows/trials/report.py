@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,47 +13,29 @@ from headway.data_contracts.types.report_text import count, figure, length
 from headway.flows.console.console import headed, print_table
 from headway.flows.report.summary import RetrainSummary
 from headway.flows.report.summary import as_state as state_of
-from headway.flows.trials.search_page import render_html
-from headway.flows.trials.summary import (
-    TrialRow,
-    TrialsSummary,
-    cells,
-    ranking,
-    setting_names,
-    steps_line,
-)
+from headway.flows.trials.live_report import LiveReport
+from headway.flows.trials.summary import TrialsSummary, cells, facts, ranking, setting_names
 from headway.flows.trials.wanted import SearchPlan
 from headway.tasks.core.artifacts import artifact_key, show_table
 from headway.tasks.core.context import RunContext
 from headway.tasks.search.configuration import SHARDS, Configuration, Part, is_of_shards, parts_of, value_at
 from headway.tasks.search.values import Settings, plain
-from headway.tasks.stages.search import SearchedTrial, SearchResult
+from headway.tasks.stages.search import SearchResult
 
 if TYPE_CHECKING:
     from prefect import State
 
 
-def report(context: RunContext, found: SearchResult, best: RetrainSummary) -> TrialsSummary:
+def report(context: RunContext, found: SearchResult, best: RetrainSummary, live: LiveReport) -> TrialsSummary:
     """Kept beside the flow run's ledger, as a record and as a page, and shown in the Prefect UI."""
-    score = found.score
     summary = TrialsSummary(
-        pipeline=context.pipeline,
-        metric=score.metric,
-        greater_is_better=score.greater_is_better,
-        num_ranking_examples=score.num_examples,
-        levels=list(found.levels),
-        trials=[_row(trial, found.levels[-1]) for trial in found.trials],
-        warm_start=found.warm_start,
-        ended=found.ended,
-        steps_spent=found.steps_spent,
-        steps_saved=found.steps_of_all - found.steps_spent,
+        **dict(live.so_far(found)),
         is_decided=found.verdict is None or found.verdict.is_decided,
         verdict=verdict_text(found),
         keep=as_yaml(found.best.trial.settings, found.best.trial.configuration),
         best=best,
-        report=context.workspace.uri_of(f"ledger/{context.budget_scope}/trials.html"),
     )
-    context.workspace.publish(f"ledger/{context.budget_scope}/trials.html", render_html(summary, time.time()).encode())
+    live.publish(summary)
     context.workspace.publish_json(f"ledger/{context.budget_scope}/trials.json", summary.model_dump(mode="json"))
     show_table(artifact_key(context.pipeline, "trials"), *table_of(summary))
     return summary
@@ -67,29 +48,6 @@ def table_of(summary: TrialsSummary) -> tuple[list[dict[str, str]], str]:
     ended = f" Ended by its budget: {summary.ended}." if summary.ended else ""
     line = f"Trials, the one to keep first.{verdict}{ended} As a page: {summary.report}"
     return [dict(zip(names[1:], row[1:], strict=True)) for row in rows], line
-
-
-def _row(trial: SearchedTrial, end: int) -> TrialRow:
-    result = trial.result
-    row = TrialRow(
-        trial=result.trial.number,
-        settings=result.trial.settings,
-        run=result.run.sha256[:16],
-        round=trial.round,
-        steps=trial.steps,
-        rungs={step: figure.value for step, figure in trial.figures.items()},
-        later=trial.later,
-        other_seeds={
-            each.trial.training.seed: None if each.score is None else each.score.figure.value
-            for each in trial.other_seeds
-        },
-    )
-    if result.error is not None:
-        return row.model_copy(update={"cause": result.error.cause, "what": result.error.what})
-    # Without rungs there is one level, whatever the lengths of the runs.
-    if (figure := trial.figures.get(end)) is None:
-        return row
-    return row.model_copy(update={"value": figure.value, "low": figure.low, "high": figure.high})
 
 
 def verdict_text(found: SearchResult) -> str:
@@ -181,12 +139,8 @@ def print_ranking(summary: TrialsSummary, console: Console) -> None:
     for row in rows:
         table.add_row(*row)
     print_table(console, table)
-    if len(summary.levels) > 1:
-        console.print(f"  steps      {steps_line(summary)}")
-    if summary.warm_start:
-        console.print(f"  warm start {summary.warm_start}")
-    if summary.ended:
-        console.print(f"  ended      by its budget: {summary.ended}")
+    for name, text in facts(summary).items():
+        console.print(f"  {name:<10} {text}")
     if summary.verdict:
         console.print(f"  verdict    {summary.verdict}")
     first, *others = summary.keep.splitlines()

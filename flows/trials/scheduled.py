@@ -152,4 +152,4 @@ def _started(run: RunContext, pipeline: PipelineSpec, due: _DueSearch, settings:
 def _searched(run: RunContext, pipeline: PipelineSpec, started: SearchRecord) -> TrialsSummary:
     assert started.receipt is not None and started.manifest is not None and started.base is not None
     base = run.workspace.load(started.base, RunSpec)
-    return search_and_register(run, pipeline, started.receipt, started.manifest, base)
+    return search_and_register(run, pipeline, started.receipt, started.manifest, started.started_unix_s, base)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +18,14 @@ from headway.data_contracts.store.plain_text import html
 from headway.data_contracts.types.report_text import count, moment
 from headway.data_contracts.types.report_text import figure as shown_figure
 from headway.flows.trials.summary import (
+    SearchSoFar,
     TrialRow,
     TrialsSummary,
+    facts,
+    num_by_end,
+    progress_line,
     ranking,
     setting_names,
-    steps_line,
 )
 from headway.tasks.search.values import Value, shown
 
@@ -37,54 +40,63 @@ WIDTH, HEIGHT, TOP, SIDE, FOOT = 940.0, 300.0, 34.0, 70.0, 14.0
 MAX_CHARACTERS = 16
 
 
-def render_html(found: TrialsSummary, made_unix_s: float) -> str:
+def render_html(found: SearchSoFar, made_unix_s: float, state: str = "") -> str:
     """
     Args:
-        made_unix_s: when the search ended.
+        made_unix_s: when the search ended, or how far it is known.
+        state: that it goes on, or why it ended without a winner; of one that has a winner empty.
     """
-    best = found.trials[0]
-    direction = "higher" if found.greater_is_better else "lower"
-    failed = [row for row in found.trials if row.cause is not None]
-    figure_of_best = "none" if best.value is None else shown_figure(best.value)
     title = f"Search of {found.pipeline}"
-    whole = max(found.steps_spent + found.steps_saved, 1)
-    lead = f"Trial {best.trial} is kept: {found.keep}. {found.verdict}".strip()
+    when, num = f"{moment(made_unix_s)} UTC", count(len(found.trials), "trial")
+    if isinstance(found, TrialsSummary):
+        word = "decided" if found.is_decided else "undecided"
+        lead = f"Trial {found.trials[0].trial} is kept: {found.keep}. {found.verdict}".strip()
+        banner_of = banner(
+            "good" if found.is_decided else "warn", f"{html(title)}, {when}", f"{num}, {word}", html(lead)
+        )
+        kept = [("keep it", f"<code>{html(found.keep)}</code>")]
+        reports = [(html(name), html(uri)) for name, uri in found.best.reports.items()]
+    else:
+        banner_of = banner("warn", f"{html(title)}, as of {when}", state, html(f"{num}: {progress_line(found)}."))
+        kept, reports = [], []
+    data = (
+        []
+        if found.data is None
+        else [("data", f"of {found.data.day}, snapshot <code>{html(found.data.snapshot)}</code>")]
+    )
     return page(
         title,
         [
-            banner(
-                "good" if found.is_decided else "warn",
-                f"{html(title)}, {moment(made_unix_s)} UTC",
-                f"{count(len(found.trials), 'trial')}, {'decided' if found.is_decided else 'undecided'}",
-                html(lead),
-            ),
-            tiles(
-                [
-                    (figure_of_best, f"{found.metric}, {direction} is better"),
-                    (f"{found.num_ranking_examples:,}", "held-out examples that rank, and judge nothing else"),
-                    (f"{found.steps_spent:,}", "steps trained"),
-                    (f"{found.steps_saved / whole:.0%}", "of all trials' steps saved by rungs"),
-                    (f"{1 - len(failed) / len(found.trials):.0%}", "of trials did not fail"),
-                ]
-            ),
+            banner_of,
+            tiles(_tiles(found)),
             _together(found),
             _one_by_one(found),
             _curves(found),
             _ranking(found),
             section(
                 "What came of it",
-                definitions(
-                    [
-                        ("keep it", f"<code>{html(found.keep)}</code>"),
-                        ("steps", html(steps_line(found))),
-                        *([("warm start", html(found.warm_start))] if found.warm_start else []),
-                        *([("ended", html(f"by its budget: {found.ended}"))] if found.ended else []),
-                        *((name, html(uri)) for name, uri in found.best.reports.items()),
-                    ]
-                ),
+                definitions([*kept, *((name, html(text)) for name, text in facts(found).items()), *data, *reports]),
             ),
         ],
     )
+
+
+def _tiles(found: SearchSoFar) -> Iterator[tuple[str, str]]:
+    if found.metric:
+        direction = "higher" if found.greater_is_better else "lower"
+        best = found.trials[0].value
+        yield "none" if best is None else shown_figure(best), f"{found.metric}, {direction} is better"
+        yield f"{found.num_ranking_examples:,}", "held-out examples that rank, and judge nothing else"
+    yield f"{found.steps_spent:,}", "steps trained"
+    if isinstance(found, TrialsSummary):
+        yield f"{found.steps_saved / max(found.steps_spent + found.steps_saved, 1):.0%}", "of all trials' steps saved"
+    if found.num_starts:
+        yield f"{found.device_hours:.3g}", "device hours"
+        yield f"{found.num_starts:,}", "starts"
+    if found.usd is not None:
+        yield f"{found.usd:,.2f}", "USD"
+    for num, end in zip(num_by_end(found), ("at their ends", "paused", "failed"), strict=True):
+        yield f"{num:,}", f"trials {end}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,19 +133,19 @@ def _ends(numbers: Sequence[float]) -> tuple[str, str]:
     return f"{min(numbers):.4g}", f"{max(numbers):.4g}"
 
 
-def _compared(found: TrialsSummary) -> list[tuple[TrialRow, float]]:
+def _compared(found: SearchSoFar) -> list[tuple[TrialRow, float]]:
     """Trials with what they came to at the first level, which none of them skipped."""
     first = found.levels[0]
     pairs = [(row, row.rungs.get(first, row.value if len(found.levels) == 1 else None)) for row in found.trials]
     return [(row, value) for row, value in pairs if value is not None and math.isfinite(value)]
 
 
-def _level(found: TrialsSummary, row: TrialRow) -> int:
+def _level(found: SearchSoFar, row: TrialRow) -> int:
     """The furthest level that it was compared at, by its number."""
     return max((number for number, step in enumerate(found.levels) if step in row.rungs), default=0)
 
 
-def _level_key(found: TrialsSummary) -> str:
+def _level_key(found: SearchSoFar) -> str:
     if len(found.levels) == 1:
         return ""
     ends = [f"paused at step {step:,}" for step in found.levels[:-1]] + ["trained to the end"]
@@ -141,11 +153,11 @@ def _level_key(found: TrialsSummary) -> str:
     return "".join(key(colour(number), text) for number, text in enumerate(ends) if number in used)
 
 
-def _at(found: TrialsSummary) -> str:
+def _at(found: SearchSoFar) -> str:
     return found.metric if len(found.levels) == 1 else f"{found.metric} at step {found.levels[0]:,}"
 
 
-def _together(found: TrialsSummary) -> str:
+def _together(found: SearchSoFar) -> str:
     """Parallel coordinates (Inselberg, 1985): a line for each trial, from setting to setting to its figure."""
     compared = _compared(found)
     if len(compared) < 2:
@@ -188,7 +200,8 @@ def _together(found: TrialsSummary) -> str:
         f"<svg class='plot' viewBox='0 0 {short(WIDTH)} {short(HEIGHT)}' role='img' aria-label='Settings and figures'>"
         f"{''.join(drawn)}</svg>"
     )
-    note = "A line is a trial; the thick one is kept. It passes by settings that did not vary. Point at it to read it."
+    thick = "is kept" if isinstance(found, TrialsSummary) else "is ahead"
+    note = f"A line is a trial; the thick one {thick}. It passes by settings that did not vary. Point at it to read it."
     return section("All settings at once", picture + f"<p class='below'>{_level_key(found)}</p>", note=note)
 
 
@@ -196,7 +209,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"
 
 
-def _one_by_one(found: TrialsSummary) -> str:
+def _one_by_one(found: SearchSoFar) -> str:
     """A picture for each setting, the one that explains the most first."""
     compared = _compared(found)
     if len(compared) < 2:
@@ -226,7 +239,7 @@ def _one_by_one(found: TrialsSummary) -> str:
     return section("Setting by setting", pictures(figures) + _level_key(found), note=note)
 
 
-def explained(found: TrialsSummary, name: str) -> float | None:
+def explained(found: SearchSoFar, name: str) -> float | None:
     """The correlation ratio of a setting and the ranks of the trials at the first level, from 0 to 1.
 
     Of the trials in which it varied. None: too few were compared.
@@ -248,7 +261,7 @@ def explained(found: TrialsSummary, name: str) -> float | None:
     return between / total if total else 0.0
 
 
-def _curves(found: TrialsSummary) -> str:
+def _curves(found: SearchSoFar) -> str:
     """What each came to from rung to rung, and what a round found for its steps."""
     drawn = []
     shown_rungs = [row for row in found.trials if len(row.rungs) > 1]
@@ -271,7 +284,7 @@ def _curves(found: TrialsSummary) -> str:
     return section("On the way", pictures(drawn)) if drawn else ""
 
 
-def _best_by_round(found: TrialsSummary) -> list[tuple[float, float]]:
+def _best_by_round(found: SearchSoFar) -> list[tuple[float, float]]:
     """After each round: steps of all rounds so far, and the best that was trained to its end."""
     points: list[tuple[float, float]] = []
     better = max if found.greater_is_better else min
@@ -283,6 +296,6 @@ def _best_by_round(found: TrialsSummary) -> list[tuple[float, float]]:
     return points
 
 
-def _ranking(found: TrialsSummary) -> str:
+def _ranking(found: SearchSoFar) -> str:
     titles, rows = ranking(found)
     return section("Trials, best first", folded(titles, rows, first=LISTED, num_words=2), count=len(rows))

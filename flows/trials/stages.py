@@ -9,6 +9,7 @@ from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.console.environment import project_folder
 from headway.flows.report.summary import summarise
 from headway.flows.run.stages import evaluate_and_register
+from headway.flows.trials.live_report import LiveReport
 from headway.flows.trials.report import report
 from headway.flows.trials.summary import TrialsSummary
 from headway.flows.trials.wanted import wanted_trials
@@ -27,30 +28,39 @@ def scoring_of(pipeline: PipelineSpec) -> Scoring:
 
 
 def search_and_register(
-    run: RunContext, pipeline: PipelineSpec, receipt: Link, manifest: Link, base: RunSpec | None = None
+    run: RunContext,
+    pipeline: PipelineSpec,
+    receipt: Link,
+    manifest: Link,
+    taken_unix_s: float,
+    base: RunSpec | None = None,
 ) -> TrialsSummary:
     """Train a model with each of several settings, rank them, and continue with the best as a retrain does.
 
     Args:
+        taken_unix_s: when the data were.
         base: a run whose code, environment and start the trials are to have; None: what there is now.
     """
-    # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
-    found = search(
-        run,
-        wanted_trials(pipeline),
-        pipeline.training,
-        scoring_of(pipeline),
-        manifest,
-        tracking_uri(run, pipeline.registry),
-        base,
-        budget_of(run, pipeline),
-    )
-    # From here on the flow run works on the best one's run, and takes its lock.
-    run.at.run = found.best.run.sha256[:16]
-    trial = found.best.trial
-    best = pipeline.model_copy(update={"training": trial.training, "shards": trial.shards})
-    evaluation, outcome = evaluate_and_register(run, best, found.best.run)
-    return report(run, found, summarise(run, best, receipt, evaluation, outcome))
+    live = LiveReport(run, pipeline, manifest, taken_unix_s)
+    with live.of_its_end():
+        # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
+        found = search(
+            run,
+            wanted_trials(pipeline),
+            pipeline.training,
+            scoring_of(pipeline),
+            manifest,
+            tracking_uri(run, pipeline.registry),
+            base,
+            budget_of(run, pipeline),
+            live.observe,
+        )
+        # From here on the flow run works on the best one's run, and takes its lock.
+        run.at.run = found.best.run.sha256[:16]
+        trial = found.best.trial
+        best = pipeline.model_copy(update={"training": trial.training, "shards": trial.shards})
+        evaluation, outcome = evaluate_and_register(run, best, found.best.run)
+        return report(run, found, summarise(run, best, receipt, evaluation, outcome), live)
 
 
 def budget_of(run: RunContext, pipeline: PipelineSpec) -> SearchBudget | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from pydantic import BaseModel
+from pydantic import BaseModel, computed_field
 
 from headway.data_contracts.store.errors import Cause
 from headway.data_contracts.types.notebook_card import notebook_card
-from headway.data_contracts.types.report_text import count, figure
+from headway.data_contracts.types.report_text import count, figure, length
 from headway.flows.report.summary import RetrainSummary
+from headway.tasks.search.earlier_trials import SearchedData
 from headway.tasks.search.values import Settings, shown
+from headway.training.launch.supervise.step_pace import pace_line
 
 
 class TrialRow(BaseModel):
@@ -35,9 +38,30 @@ class TrialRow(BaseModel):
     """Why it failed."""
 
 
-class TrialsSummary(BaseModel):
+class SideBySide(BaseModel):
+    """What trials that trained side by side cost each other."""
+
+    at_once: int
+    """Trials, at most."""
+    step_s: float
+    """Of a step, with so many."""
+    alone_s: float | None
+    """Of a step of the same trials while no other trained; None: not measured."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def ratio(self) -> float | None:
+        return self.step_s / self.alone_s if self.alone_s else None
+
+
+class SearchSoFar(BaseModel):
+    """What is known of a search at any time."""
+
     pipeline: str
+    data: SearchedData | None = None
+    """What it is made on."""
     metric: str
+    """Empty: none was scored yet."""
     greater_is_better: bool
     num_ranking_examples: int
     levels: list[int]
@@ -52,6 +76,19 @@ class TrialsSummary(BaseModel):
     """That all runs of these trials have taken, whenever: the furthest step of each."""
     steps_saved: int
     """That training each of them to its end would have taken besides."""
+    num_starts: int = 0
+    """Attempts at these runs, whenever: each trained on from where the one before ended."""
+    device_hours: float = 0.0
+    """For which devices were held meanwhile, scoring between attempts included."""
+    usd: float | None = None
+    """For these, by the prices of the profile; None: none is known."""
+    side_by_side: SideBySide | None = None
+    """None: none trained beside another in this flow run."""
+    report: str = ""
+    """Where the search's page lies."""
+
+
+class TrialsSummary(SearchSoFar):
     is_decided: bool
     """Whether the best can be told apart from the second on the examples that rank; one alone is."""
     verdict: str
@@ -60,8 +97,6 @@ class TrialsSummary(BaseModel):
     """What to write into the pipeline file, so that every retrain takes the best one's settings."""
     best: RetrainSummary
     """What became of the first, evaluated on other examples."""
-    report: str = ""
-    """Where the search's page lies."""
 
     def _repr_html_(self) -> str:
         """For a notebook: the ranking, and below it what became of the best."""
@@ -72,9 +107,7 @@ class TrialsSummary(BaseModel):
             facts={
                 "ranked by": f"{self.metric}, {direction} is better",
                 "on": f"{self.num_ranking_examples:,} held-out examples of their own",
-                **({"steps": steps_line(self)} if len(self.levels) > 1 else {}),
-                **({"warm start": self.warm_start} if self.warm_start else {}),
-                **({"ended": f"by its budget: {self.ended}"} if self.ended else {}),
+                **facts(self),
                 **({"verdict": self.verdict} if self.verdict else {}),
                 "keep it": self.keep,
             },
@@ -94,11 +127,58 @@ def cells(settings: Settings, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(shown(settings[name]) if name in settings else "" for name in names)
 
 
-def rung_names(summary: TrialsSummary) -> tuple[str, ...]:
+def facts(summary: SearchSoFar) -> dict[str, str]:
+    """What is said of a search besides its ranking, by name."""
+    pace = summary.side_by_side
+    said = {
+        "trials": progress_line(summary),
+        "steps": steps_line(summary) if len(summary.levels) > 1 else "",
+        "spent": spent_line(summary),
+        "pace": "" if pace is None else pace_line(pace.at_once, pace.step_s, pace.alone_s),
+        "warm start": summary.warm_start,
+        "ended": summary.ended and f"by its budget: {summary.ended}",
+    }
+    return {name: text for name, text in said.items() if text}
+
+
+def num_by_end(summary: SearchSoFar) -> tuple[int, int, int]:
+    """Trials that came to their ends, that have not, and that failed."""
+    failed = sum(row.cause is not None for row in summary.trials)
+    ended = sum(row.cause is None and row.value is not None for row in summary.trials)
+    return ended, len(summary.trials) - ended - failed, failed
+
+
+def progress_line(summary: SearchSoFar) -> str:
+    """How many trials are where."""
+    ended, _, failed = num_by_end(summary)
+    others = Counter(max(row.rungs, default=0) for row in summary.trials if row.cause is None and row.value is None)
+    first = summary.levels[0]
+    parts = [
+        *([f"{ended} at the end"] if ended else []),
+        *(
+            f"{others[step]} at step {step:,}" if step else f"{others[step]} before step {first:,}"
+            for step in sorted(others, reverse=True)
+        ),
+        *([f"{failed} failed"] if failed else []),
+    ]
+    return ", ".join(parts)
+
+
+def spent_line(summary: SearchSoFar) -> str:
+    """Empty where nobody wrote it down."""
+    if not summary.num_starts:
+        return ""
+    hours = summary.device_hours
+    devices = f"{hours:,.2f} device hours" if hours >= 1 else f"{length(3600 * hours)} of a device"
+    usd = "" if summary.usd is None else f", {summary.usd:,.2f} USD"
+    return f"{devices}{usd}, {count(summary.num_starts, 'start')}"
+
+
+def rung_names(summary: SearchSoFar) -> tuple[str, ...]:
     return tuple(f"at {step:,}" for step in summary.levels[:-1])
 
 
-def rung_figures(summary: TrialsSummary, row: TrialRow) -> tuple[str, ...]:
+def rung_figures(summary: SearchSoFar, row: TrialRow) -> tuple[str, ...]:
     return tuple("" if step not in row.rungs else _rung_figure(row, step) for step in summary.levels[:-1])
 
 
@@ -107,16 +187,16 @@ def _rung_figure(row: TrialRow, step: int) -> str:
     return f"{figure(row.rungs[step])}{where}"
 
 
-def steps_line(summary: TrialsSummary) -> str:
+def steps_line(summary: SearchSoFar) -> str:
     whole = summary.steps_spent + summary.steps_saved
     share = summary.steps_spent / max(whole, 1)
     return f"{summary.steps_spent:,} trained, {share:.0%} of the {whole:,} that all trials would take to their ends"
 
 
-def ranking(summary: TrialsSummary) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def ranking(summary: SearchSoFar) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Names of columns, the place's empty, and the row of each trial, the one to keep first."""
     settings = setting_names(row.settings for row in summary.trials)
-    names = ("", "trial", *settings, *rung_names(summary), summary.metric, "run")
+    names = ("", "trial", *settings, *rung_names(summary), summary.metric or "figure", "run")
     rows = [
         (
             *("-" if row.cause is not None else str(place), str(row.trial)),
@@ -132,7 +212,7 @@ def final_figure(row: TrialRow) -> str:
     if row.cause is not None:
         return f"failed ({row.cause}): {row.what}"
     if row.value is None:
-        return f"paused at step {row.steps:,}"
+        return f"paused at step {row.steps:,}" if row.steps else ""
     others = ", ".join(
         f"{'failed' if value is None else figure(value)} with seed {seed}" for seed, value in row.other_seeds.items()
     )

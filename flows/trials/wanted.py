@@ -149,7 +149,8 @@ def plan_of(pipeline: PipelineSpec, folder: Path, pace: AttemptPace | None = Non
         return plan
     # Steps of then count as today's whole run, however many that are.
     earlier = read_earlier(folder / spec.warm_start, spec.space, pipeline.training.max_steps)
-    return plan._replace(drawn=(), warm_start=str(earlier), num_shards=0)
+    # Today's data are not taken yet.
+    return plan._replace(drawn=(), warm_start=earlier.on(pipeline.pipeline), num_shards=0)
 
 
 def _drawn_plan(pipeline: PipelineSpec, spec: TrialsSpec) -> SearchPlan:

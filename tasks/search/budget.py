@@ -95,6 +95,8 @@ class Spent(NamedTuple):
     """Of attempts, as if they had taken turns."""
     held_s: float
     """The same, and what lies between attempts of a flow run: scoring, for which devices are kept."""
+    num_starts: int
+    """Attempts."""
 
 
 def spent_by(progress: Iterable[TrialProgress]) -> Spent:
@@ -113,7 +115,8 @@ def spent_by(progress: Iterable[TrialProgress]) -> Spent:
             until_s = max(until_s, attempt.end_unix_s)
             trained_s += max(0.0, attempt.end_unix_s - attempt.begin_unix_s)
         wall_s += until_s - begin_s
-    return Spent(sum(each.step for each in known), wall_s, trained_s, trained_s + between_s)
+    num_starts = sum(map(len, by_flow_run.values()))
+    return Spent(sum(each.step for each in known), wall_s, trained_s, trained_s + between_s, num_starts)
 
 
 class SearchBudget:
@@ -168,7 +171,8 @@ class SearchBudget:
 
     def _first_exceeded(self, spent: Spent, steps: int, to_the_end: int) -> str:
         if spent.steps:
-            wall_s, trained_s, held_s = (seconds / spent.steps for seconds in spent[1:])
+            of_all_s = spent.wall_s, spent.trained_s, spent.held_s
+            wall_s, trained_s, held_s = (seconds / spent.steps for seconds in of_all_s)
         elif self._pace is not None:
             # A start for each stretch, of which nobody knows here how many there are.
             wall_s = trained_s = held_s = self._pace.step_s + self._pace.start_s / max(steps + to_the_end, 1)

@@ -6,17 +6,17 @@ finds what is there, and goes on where it was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from headway.data_contracts.store.documents import Interval, Link, RunSpec
+from headway.data_contracts.store.documents import Interval, Link, RunSpec, ShardManifest
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.report_text import count, figure
 from headway.tasks.core.context import RunContext
 from headway.tasks.search.budget import WHERE as BUDGET
 from headway.tasks.search.budget import SearchBudget
 from headway.tasks.search.configuration import Configuration, is_of_shards
-from headway.tasks.search.earlier_trials import EarlierTrials, read_earlier
+from headway.tasks.search.earlier_trials import Outcome, read_earlier
 from headway.tasks.search.pace import pace_of, require_worthwhile
 from headway.tasks.search.proposals import PastTrial, next_round, prospects
 from headway.tasks.search.rungs import (
@@ -44,6 +44,7 @@ from headway.tasks.stages.trials import AT_ONCE, describe_trials, room_of, train
 from headway.training.checkpoint.layout import run_folder
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.launch.supervise.room import Room
+from headway.training.launch.supervise.step_pace import StepPace
 
 NAMED_IN_A_LINE = 5
 
@@ -93,16 +94,17 @@ class SearchResult:
     """Which trials of an earlier search proposed the first round; empty: none."""
     ended: str = ""
     """What of its budget ended it before all was tried; empty: nothing did."""
+    pace: StepPace | None = None
+    """None: none trained beside another in this flow run."""
 
     @property
     def best(self) -> TrialResult:
         return self.trials[0].result
 
     @property
-    def score(self) -> TrialScore:
-        score = self.best.score
-        assert score is not None  # else the search had failed
-        return score
+    def score(self) -> TrialScore | None:
+        """Of the first that was scored; None: none was yet."""
+        return next((each.result.score for each in self.trials if each.result.score is not None), None)
 
     @property
     def steps_spent(self) -> int:
@@ -125,6 +127,7 @@ def search(
     tracking_uri: str,
     base: RunSpec | None = None,
     budget: SearchBudget | None = None,
+    observe: Callable[[SearchResult], None] = lambda so_far: None,
 ) -> SearchResult:
     """Try settings of a pipeline's training and shards, and train the best to its end.
 
@@ -132,6 +135,7 @@ def search(
         manifest: the shards of the pipeline file's own settings.
         base: a run whose code, environment and start all trials are to have; None: those of now.
         budget: in hours or money; None: neither bounds it.
+        observe: told of what there is whenever trials begin, and whenever they were scored.
 
     Raises:
         ConfigError: rungs that are none of it, lie within a warm-up, or are not worth their starts; too small a budget.
@@ -144,12 +148,17 @@ def search(
     steps = spec.levels_of(own.training)
     spec.require_affordable(own)
 
-    earlier = None
+    earlier: Sequence[Outcome] = ()
+    warm_start = ""
     if spec.warm_start is not None:
-        earlier = read_earlier(context.base / spec.warm_start, spec.space, steps[-1])
-        message = f"warm start: {earlier} lie in this space; their figures propose the first round alone"
+        found = read_earlier(context.base / spec.warm_start, spec.space, steps[-1])
+        snapshot = context.workspace.load(manifest, ShardManifest).snapshot
+        earlier, warm_start = found.outcomes, found.on(context.pipeline, snapshot.sha256)
+        message = f"warm start: {warm_start}; they lie in this space, and their figures propose the first round alone"
         context.ledger.event("rung", message=message, step=steps[0], steps_spent=0)
-    return _Search(context, spec, training, steps, scoring, manifest, tracking_uri, earlier, base, budget).run()
+    return _Search(
+        context, spec, training, steps, scoring, manifest, tracking_uri, earlier, warm_start, base, budget, observe
+    ).run()
 
 
 class _Search:
@@ -162,9 +171,11 @@ class _Search:
         scoring: Scoring,
         manifest: Link,
         tracking_uri: str,
-        earlier: EarlierTrials | None,
+        earlier: Sequence[Outcome],
+        warm_start: str,
         base: RunSpec | None,
         budget: SearchBudget | None,
+        observe: Callable[[SearchResult], None],
     ) -> None:
         self._context, self._spec, self._budget = context, spec, budget
         self._ended = ""
@@ -177,7 +188,7 @@ class _Search:
         self._room: Room | None = None
         self._num_threads = 0
         self._trials: dict[int, SearchedTrial] = {}
-        self._earlier, self._base = earlier, base
+        self._earlier, self._warm_start, self._base, self._observe = earlier, warm_start, base, observe
         self._has_looked_at_pace = len(levels) == 1 or not spec.min_starts
 
     def run(self) -> SearchResult:
@@ -185,7 +196,6 @@ class _Search:
             if self._would_exceed_budget(number):
                 break
             records = [_record(each) for each in self._trials.values()]
-            before = () if self._earlier is None else self._earlier.outcomes
             trials = next_round(
                 self._spec,
                 self._configuration,
@@ -193,7 +203,7 @@ class _Search:
                 records,
                 self._levels[-1],
                 lambda wanted: self._shards.settled(wanted, self._levels),
-                before,
+                self._earlier,
             )
             if not trials:
                 break  # every setting of the space was tried
@@ -201,6 +211,7 @@ class _Search:
             for each in planned:
                 assert each.trial.number not in self._trials
                 self._trials[each.trial.number] = SearchedTrial(result=TrialResult(planned=each), round=number + 1)
+            self._observe(self._result(self._ranked()))
             self._run_round(planned)
             if self._ended:
                 break
@@ -225,9 +236,17 @@ class _Search:
         if verdict is not None and verdict.keeps_second:
             ranked[:2] = reversed(ranked[:2])
         self._track(is_over=True)
-        warm_start = "" if self._earlier is None else str(self._earlier)
+        return self._result(ranked, verdict)
+
+    def _result(self, ranked: list[SearchedTrial], verdict: FinalistsVerdict | None = None) -> SearchResult:
+        """What there is by now."""
         return SearchResult(
-            trials=ranked, levels=self._levels, verdict=verdict, warm_start=warm_start, ended=self._ended
+            trials=ranked,
+            levels=self._levels,
+            verdict=verdict,
+            warm_start=self._warm_start,
+            ended=self._ended,
+            pace=None if self._room is None else self._room.paces.pace(),
         )
 
     def _beside(self) -> RunSpec | None:
@@ -329,6 +348,7 @@ class _Search:
                 # A finished run's model may be an earlier checkpoint than its last: the end is no rung.
                 if to_step is not None and result.model_step > step:
                     trial.later[step] = result.model_step
+        self._observe(self._result(self._ranked()))
         return [result.trial.number for result in ranked if result.score is not None]
 
     def _trained(self, planned: Sequence[PlannedTrial], to_step: int | None, *, is_bound: bool) -> list[TrialResult]:
@@ -353,9 +373,10 @@ class _Search:
         num_threads = max(each.trial.training.num_threads for each in planned)
         if self._room is None or num_threads > self._num_threads:
             at_most = self._spec.max_parallel or self._spec.max_trials
-            largest_bytes = 0 if self._room is None else self._room.largest_bytes
-            self._room = room_of(self._context, planned, self._scoring.launch, at_most)
-            self._room.largest_bytes, self._num_threads = largest_bytes, num_threads
+            before, self._room = self._room, room_of(self._context, planned, self._scoring.launch, at_most)
+            self._num_threads = num_threads
+            if before is not None:
+                self._room.largest_bytes, self._room.paces = before.largest_bytes, before.paces
         return self._room
 
     def _ranked(self) -> list[SearchedTrial]:

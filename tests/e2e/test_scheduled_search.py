@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headway.data_contracts.store.documents import Link, RunSpec
+from headway.data_contracts.store.documents import Link, RunSpec, ShardManifest
 from headway.data_contracts.store.errors import RunStopped
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.request import RetrainRequest
@@ -61,6 +61,8 @@ def test_a_search_that_a_window_cuts_is_continued_after_the_next_windows_retrain
     assert started is not None and started.state == "started" and started.manifest is not None
 
     assert [each.pipeline for each in read_kept(workspace).searching] == ["tiny"]
+    (page,) = (path.read_text() for path in new_project.files("ledger/*/trials.html"))
+    assert "<h1>Stopped: the window is over.</h1>" in page and "at step 10" in page
 
     change_the_data(new_project)
     kept, events = retrain_here(new_project, in_window=True)
@@ -75,6 +77,8 @@ def test_a_search_that_a_window_cuts_is_continued_after_the_next_windows_retrain
     assert {each.manifest for each in trials} == {started.manifest} and len(trials) == 2
     (ranking,) = (json.loads(path.read_text()) for path in new_project.files("ledger/*/trials.json"))
     assert ranking["best"]["version"] == kept.version != first.version
+    snapshot = workspace.load(started.manifest, ShardManifest).snapshot
+    assert ranking["data"] == {"snapshot": snapshot.sha256, "unix_s": started.started_unix_s}
 
     over = read(workspace, "tiny").search
     assert not read_kept(workspace).searching

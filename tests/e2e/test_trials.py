@@ -354,6 +354,7 @@ def test_the_best_of_trials_goes_through_the_gate_into_the_registry_and_a_repeat
     assert (summary["levels"], summary["steps_spent"], summary["steps_saved"]) == ([40], 160, 0)
     assert [row["steps"] for row in summary["trials"]] == [80, 80] and summary["is_decided"]
     assert re.match(r"decided: trial 2 less 1, paired over 2 seeds: -\d.*bits_per_byte$", summary["verdict"])
+    assert summary["num_starts"] == 4 and summary["device_hours"] > 0 and summary["usd"] is None
     with_other_seed = [row["other_seeds"]["1"] for row in summary["trials"]]
     assert with_other_seed[0] < with_other_seed[1] and with_other_seed[0] != summary["trials"][0]["value"]
     assert summary["keep"] == f"training: {{optimizer: {{lr: {BETTER_LR}}}}}"

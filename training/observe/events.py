@@ -122,6 +122,7 @@ EVENTS: Mapping[str, Declared] = {
     "learning_rate": _at("The schedule, in words.", "message"),
     "start_from": _at("The checkpoint that a run starts from.", "message checkpoint"),
     "trial": _at("A trial begins, or what it came to.", "message trial settings cause"),
+    "search.page": _at("Where the page of a search lies while it goes on.", "message"),
     "search.started": _at("A search begins by its schedule, or is continued.", "message"),
     "search.cut": _at("A window's end stops a search, which the next one continues.", "message"),
     "search.ended": _at("A search by its schedule came to its end.", "message"),

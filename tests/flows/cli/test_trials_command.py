@@ -12,15 +12,18 @@ import yaml
 
 from headway.flows.cli import trials as trials_command
 from headway.flows.cli.command_line import run
+from headway.flows.config.pipeline_spec import load_pipeline
 from headway.flows.config.request import TrialsRequest
 from headway.flows.run.session import session
 from headway.flows.trials.report import as_yaml
 from headway.tasks.search import pace
 from headway.tasks.search.configuration import Configuration
+from headway.tasks.search.earlier_trials import SearchedData, read_earlier
 from headway.tasks.search.rungs import AttemptPace
 from headway.training.config.order_spec import MixedDataset, OrderSpec
 from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import TrainingSpec
+from tests.flows.trials.test_search_page import row, searched
 
 TRIALS = """\
 evaluation: {ranking_share: 0.5}
@@ -125,6 +128,36 @@ def test_a_dry_run_leaves_out_rounds_that_the_budget_does(
     assert budget == "3,000 steps, with what its trials have spent before"
 
 
+def test_a_dry_run_says_of_what_day_the_data_of_a_warm_start_are_and_a_file_becomes_a_study(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (project / "tiny.yaml").open("a") as file:
+        file.write(
+            "evaluation: {ranking_share: 0.5}\ntrials:\n  search: tpe\n  draws: 4\n  rounds: 2\n"
+            "  warm_start: earlier.json\n  vary: {optimizer.lr: {log_uniform: [0.001, 0.1]}}\n"
+        )
+    rows = [row(number, {"optimizer.lr": number / 40}, 1.0, 3) for number in range(1, 6)]
+    data = SearchedData(snapshot="a" * 64, unix_s=1785542400.0)
+    earlier = searched(rows, data=data, pipeline="tiny").model_dump(mode="json")
+    (project / "earlier.json").write_text(json.dumps(earlier))
+    code, out, _ = trials(capsys, monkeypatch, "--dry-run")
+    assert code == 0
+    assert out.splitlines()[0].split(maxsplit=1)[1] == (
+        "4 trials, by 4 of 5 trials of earlier.json, of data of 2026-08-01, the best of them first"
+    )
+    code, out, err = trials(capsys, monkeypatch, "--study", "study.log", "--from", "earlier.json")
+    assert (code, out) == (0, "study.log: 4 of 5 trials of earlier.json\n"), err
+    wanted = load_pipeline(project / "tiny.yaml").trials
+    assert wanted is not None
+    again = read_earlier(project / "study.log", wanted.space, 500)
+    assert again.on("tiny", "a" * 64) == "4 of 4 trials of study.log, of today's data"
+    assert not (project / "workspace" / "ledger").exists()
+    (project / "other.json").write_text(json.dumps({**earlier, "trials": earlier["trials"][4:]}))
+    for name, words in (("other.json", "no trial that lies in the space"), ("tiny.yaml", "is no search's trials.json")):
+        code, _, err = trials(capsys, monkeypatch, "--study", "none.log", "--from", name)
+        assert code == 2 and words in " ".join(err.split()) and not (project / "none.log").exists()
+
+
 @pytest.mark.parametrize(
     ("budget", "words"), [("{}", "say steps, hours or usd"), ("{hours: 0}", "greater than 0"), ("{usd: 5}", "prices")]
 )
@@ -208,6 +241,8 @@ def test_what_to_keep_is_written_as_a_pipeline_file_has_it() -> None:
         (("--against", ""), "name a pipeline file"),
         (("--seeds", "2"), "it goes with --against"),
         (("--against", "tiny.yaml", "--study", "s.log"), "a study is of a search"),
+        (("--from", "trials.json"), "it goes with --study"),
+        (("--study", "s.log", "--from", "none.json"), "cannot be read"),
         (("--against", "tiny.yaml", "--seeds", "0"), "greater than or equal to 1"),
         (("--against", "none.yaml"), "no such pipeline file"),
         (("--against", "."), "no such pipeline file"),

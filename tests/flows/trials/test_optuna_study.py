@@ -10,6 +10,7 @@ from headway.data_contracts.store.errors import EnvironmentProblem
 from headway.flows.report.summary import RetrainSummary
 from headway.flows.trials.optuna_study import write_study
 from headway.flows.trials.summary import TrialRow, TrialsSummary
+from headway.tasks.search.earlier_trials import SearchedData
 from headway.tasks.search.trials_spec import TrialsSpec
 
 optuna = pytest.importorskip("optuna")
@@ -49,6 +50,7 @@ def summary() -> TrialsSummary:
         is_decided=True,
         verdict="",
         keep="",
+        data=SearchedData(snapshot="a" * 64, unix_s=1785542400.0),
         best=RetrainSummary.model_construct(),
     )
 
@@ -62,7 +64,9 @@ def test_a_search_is_a_study_with_its_settings_rungs_and_ends(tmp_path: Path) ->
     assert [trial.state.name for trial in study.trials] == ["PRUNED", "COMPLETE", "FAIL"]
     assert study.best_trial.params == {"optimizer.kind": "sgd", "optimizer.lr": 0.01, "optimizer.momentum": "0.9"}
     assert study.best_value == 0.9 and study.best_trial.intermediate_values == {30: 0.5, 90: 0.9}
-    assert study.best_trial.user_attrs["schedule.warmup_steps"] == "5" and study.user_attrs == {"metric": "accuracy"}
+    assert study.best_trial.user_attrs["schedule.warmup_steps"] == "5"
+    data = {"snapshot": "a" * 64, "unix_s": 1785542400.0}
+    assert study.user_attrs == {"metric": "accuracy", "pipeline": "tiny", "data": data}
     assert study.trials[2].user_attrs["failed"] == "training: it diverged"
     assert [path.name for path in tmp_path.iterdir()] == ["study.log"]
 

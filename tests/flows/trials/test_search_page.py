@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import math
 import random
 import re
 
 import pytest
 
-from headway.flows.trials.report import table_of
+from headway.flows.console.console import plain_console
+from headway.flows.trials.report import print_ranking, table_of
 from headway.flows.trials.search_page import explained, render_html
-from headway.flows.trials.summary import TrialRow, TrialsSummary, final_figure, rung_figures
+from headway.flows.trials.summary import (
+    SearchSoFar,
+    SideBySide,
+    TrialRow,
+    TrialsSummary,
+    final_figure,
+    rung_figures,
+)
 from tests.flows.report.test_summary import summary as retrained
 
 LEVELS = [60, 180, 540]
@@ -74,10 +83,52 @@ def test_every_trial_is_a_line_and_a_row_and_the_one_that_is_kept_is_marked() ->
     together = page.partition("All settings at once")[2].partition("</section>")[0]
     assert together.count("<title>trial ") == len(rows) and together.count("stroke-width:3") == 1
     assert all(each.run in page for each in rows)
-    assert "100%" in page and f"{1 - (540 + 30 * 60) / (31 * 540):.0%}" in page, "did not fail, saved"
+    assert f"{1 - (540 + 30 * 60) / (31 * 540):.0%}" in page, "saved"
     assert "log_loss at step 60" in page and "://" not in page, "nothing is fetched"
     assert "by its budget" not in page
     assert "by its budget: 8 h so far" in render_html(searched(rows, ended="8 h so far"), 0.0)
+
+
+SPENT = {
+    "num_starts": 5,
+    "device_hours": 2.5,
+    "usd": 12.0,
+    "side_by_side": SideBySide(at_once=2, step_s=0.013, alone_s=0.01),
+}
+
+
+def test_what_was_spent_and_where_trials_ended_and_how_they_held_each_other_up_is_said_everywhere() -> None:
+    rows = [*spread(3), row(9, {"optimizer.lr": 0.5, "kind": "b"}, 1.0, cause="training", what="it diverged")]
+    made = searched(rows, **SPENT)
+    lines = (
+        "1 at the end, 3 at step 60, 1 failed",
+        "2.50 device hours, 12.00 USD, 5 starts",
+        "2 trained at a time, a step in 13 ms; alone in 10 ms: 1.30 times as long",
+    )
+    stream = io.StringIO()
+    print_ranking(made, plain_console(stream))
+    page = render_html(made, 0.0)
+    for line in lines:
+        assert line in " ".join(stream.getvalue().split()) and line in page and line in made._repr_html_()
+    tiles = dict(re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", page))
+    assert [tiles[f"trials {end}"] for end in ("at their ends", "paused", "failed")] == ["1", "3", "1"]
+    assert (tiles["device hours"], tiles["starts"], tiles["USD"]) == ("2.5", "5", "12.00")
+    assert made.model_dump(mode="json")["side_by_side"]["ratio"] == pytest.approx(1.3)
+    unmeasured = searched(rows, **SPENT | {"usd": None, "side_by_side": SideBySide(at_once=2, step_s=1, alone_s=None)})
+    assert "alone: not measured" in render_html(unmeasured, 0.0) and "USD" not in render_html(unmeasured, 0.0)
+
+
+def test_a_page_of_a_search_that_goes_on_says_so_and_where_its_trials_are() -> None:
+    rows = [*spread(3)[1:], row(9, {"optimizer.lr": 0.5, "kind": "b"}, 1.0, 0, rungs={}, steps=0)]
+    so_far = SearchSoFar.model_validate(searched(rows).model_dump())
+    page = render_html(so_far, 0.0, "The search goes on")
+    header = page.partition("<header")[2].partition("</header>")[0]
+    assert "<h1>The search goes on</h1>" in header and "4 trials: 3 at step 60, 1 before step 60." in header
+    assert (
+        "is ahead" in page and "is kept" not in page and "saved" not in page and all(each.run in page for each in rows)
+    )
+    nothing = so_far.model_copy(update={"metric": "", "trials": rows[-1:]})
+    assert "1 before step 60" in render_html(nothing, 0.0, "Failed: all 4 trials failed.")
 
 
 def test_what_a_setting_explains_is_near_all_for_one_that_decides_and_near_nothing_for_one_that_does_not() -> None:

@@ -34,8 +34,8 @@ def test_wall_time_passes_once_for_trials_side_by_side_and_not_at_all_between_tw
     first = trial(60, ("one night", 0.0, 10.0), ("the next", 1000.0, 1005.0))
     second = trial(60, ("one night", 5.0, 20.0), ("the next", 1010.0, 1020.0))
     # 25 s and 15 s of attempts; 5 s between two of one night, in which scoring holds the devices.
-    assert spent_by([first, second]) == Spent(steps=120, wall_s=40.0, trained_s=40.0, held_s=45.0)
-    assert spent_by([]) == Spent(0, 0.0, 0.0, 0.0)
+    assert spent_by([first, second]) == Spent(steps=120, wall_s=40.0, trained_s=40.0, held_s=45.0, num_starts=4)
+    assert spent_by([]) == Spent(0, 0.0, 0.0, 0.0, 0)
 
 
 def budget(*known: TrialProgress, usd_per_s: float = 0.0, pace: AttemptPace | None = None, **spec: Any) -> SearchBudget:

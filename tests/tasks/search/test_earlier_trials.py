@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.trials.optuna_study import write_study
+from headway.flows.trials.summary import TrialRow
 from headway.tasks.search.configuration import Configuration
-from headway.tasks.search.earlier_trials import MAX_BYTES, EarlierTrials, read_earlier
+from headway.tasks.search.earlier_trials import MAX_BYTES, EarlierTrials, SearchedData, read_earlier
 from headway.tasks.search.proposals import PastTrial, next_round
 from headway.tasks.search.trials_spec import TrialsSpec
 from headway.training.config.shards import ShardSpec
@@ -53,20 +54,26 @@ ROWS = [
 ]
 
 
-@pytest.fixture(params=["trials.json", "a journal", "SQLite"])
+@pytest.fixture(params=["earlier.json", "earlier.log", "earlier.db"])
 def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    path = tmp_path / ("earlier.db" if request.param == "SQLite" else "earlier")
-    if request.param == "trials.json":
-        path.write_text(json.dumps(searched(ROWS).model_dump(mode="json")))
-    else:
-        wider = {**SPEC.model_dump(), "vary": {**SPEC.vary, "optimizer.kind": ["sgd", "adamw", "lion"]}}
-        wider["vary"]["optimizer.lr"] = {"log_uniform": [1e-4, 10]}
-        write_study(searched(ROWS), TrialsSpec.model_validate(wider), path)
+    """A search's `trials.json`, a journal or a database."""
+    path = tmp_path / request.param
+    rewrite(path, ROWS)
     return path
 
 
-def read(path: Path) -> EarlierTrials:
-    return read_earlier(path, SPEC.space, TRAINING.max_steps)
+def rewrite(path: Path, rows: list[TrialRow], **fields: object) -> None:
+    found = searched(rows, **fields)
+    if path.suffix == ".json":
+        path.write_text(json.dumps(found.model_dump(mode="json")))
+    else:
+        wider = {**SPEC.model_dump(), "vary": {**SPEC.vary, "optimizer.kind": ["sgd", "adamw", "lion"]}}
+        wider["vary"]["optimizer.lr"] = {"log_uniform": [1e-4, 10]}
+        write_study(found, TrialsSpec.model_validate(wider), path)
+
+
+def read(path: Path, max_steps: int = TRAINING.max_steps) -> EarlierTrials:
+    return read_earlier(path, SPEC.space, max_steps)
 
 
 def test_those_that_lie_in_the_space_are_taken_the_best_first_and_the_file_stays(file: Path) -> None:
@@ -77,6 +84,75 @@ def test_those_that_lie_in_the_space_are_taken_the_best_first_and_the_file_stays
     assert found.outcomes[0].values[270] == ROWS[0].value
     assert [each.has_failed for each in found.outcomes].count(True) == 1
     assert file.read_bytes() == before and [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize("max_steps", [60, 180, 540, 1080])
+def test_only_what_came_to_its_end_is_best_and_steps_count_by_their_share_of_a_whole_run(
+    file: Path, max_steps: int
+) -> None:
+    paused = row(3, {"optimizer.kind": "adamw", "optimizer.lr": 0.3}, 0.01, 2)
+    ended = row(1, BEST, 0.6, 3)
+    rewrite(file, [paused, ended])
+    found = read(file, max_steps)
+    assert [each.settings for each in found.outcomes] == [BEST, paused.settings]
+    third = round(max_steps / 3)
+    assert found.outcomes[0].values == {
+        round(max_steps / 9): ended.rungs[60],
+        third: ended.rungs[180],
+        max_steps: ended.value,
+    }
+    assert found.outcomes[1].values == {round(max_steps / 9): paused.rungs[60], third: paused.rungs[180]}
+
+
+def test_one_that_paused_at_the_furthest_step_of_a_study_has_not_ended_and_one_without_a_figure_is_left_out(
+    tmp_path: Path,
+) -> None:
+    study = optuna.create_study(storage=f"sqlite:///{tmp_path / 'study'}", direction="minimize")
+    lr = optuna.distributions.FloatDistribution(1e-4, 1.0, log=True)
+    kind = optuna.distributions.CategoricalDistribution(["sgd", "adamw"])
+    for state, value, steps in (
+        ("PRUNED", None, {0: 0.3, 9: 0.1}),
+        ("COMPLETE", 0.6, {0: 0.8, 9: 0.65}),
+        ("PRUNED", None, {}),
+    ):
+        study.add_trial(
+            optuna.trial.create_trial(
+                params={"optimizer.kind": "adamw", "optimizer.lr": 0.01},
+                distributions={"optimizer.kind": kind, "optimizer.lr": lr},
+                state=optuna.trial.TrialState[state],
+                value=value,
+                intermediate_values=steps,
+            )
+        )
+    found = read(tmp_path / "study", 90)
+    assert [dict(each.values) for each in found.outcomes] == [{1: 0.8, 90: 0.6}, {1: 0.3, 89: 0.1}]
+    assert str(found) == "2 of 3 trials of study"
+
+
+DATA = SearchedData(snapshot="a" * 64, unix_s=1785542400.0)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "snapshot", "words"),
+    [
+        ("nightly", "a" * 64, "of today's data"),
+        ("nightly", "b" * 64, "of older data (2026-08-01)"),
+        ("nightly", "", "of data of 2026-08-01"),
+        ("other", "b" * 64, "of older data (2026-08-01), by the pipeline nightly"),
+    ],
+)
+def test_data_of_then_are_told_from_those_of_today_also_by_a_study(
+    file: Path, pipeline: str, snapshot: str, words: str
+) -> None:
+    rewrite(file, ROWS, data=DATA)
+    assert read(file).on(pipeline, snapshot) == f"9 of 11 trials of {file.name}, {words}"
+
+
+@pytest.mark.parametrize("data", [None, 7, {"snapshot": 7}, {"snapshot": "a" * 64, "unix_s": 1e300}])
+def test_a_file_that_does_not_say_of_what_data_it_is_is_said_to(tmp_path: Path, data: object) -> None:
+    path = tmp_path / "earlier"
+    path.write_text(json.dumps(searched(ROWS).model_dump(mode="json") | {"data": data, "pipeline": data}))
+    assert read(path).on("nightly", "a" * 64) == "9 of 11 trials of earlier, which does not say of what data"
 
 
 def test_the_first_round_begins_with_the_best_and_later_ones_learn_from_the_search_alone(file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Callable
@@ -157,12 +158,17 @@ class Machine:
         step = next((step for key, step in self.reached.items() if run_folder(link_of(key)) == folder), 0)
         return TrialProgress(step=step, is_finished=step >= self.ends_at, worked=tuple(self.worked[folder]))
 
-    def search(self, spec: TrialsSpec, training: TrainingSpec = TRAINING) -> module.SearchResult:
+    def search(
+        self,
+        spec: TrialsSpec,
+        training: TrainingSpec = TRAINING,
+        observe: Callable[[module.SearchResult], None] = lambda so_far: None,
+    ) -> module.SearchResult:
         self.flow_run += 1
         self.clock_s += 1000.0  # since the flow run before
         context: Any = SimpleNamespace(
             ledger=SimpleNamespace(event=self.event),
-            workspace=SimpleNamespace(local_path=Path),
+            workspace=SimpleNamespace(local_path=Path, load=lambda *_: SimpleNamespace(snapshot=link_of(7))),
             pipeline="tiny",
             base=Path(),
         )
@@ -182,7 +188,7 @@ class Machine:
             patch.setattr(trial_shards, "num_training_rows", lambda context, manifest: NUM_ROWS)
             patch.setattr(trial_shards, "require_trainable", self.require_trainable)
             budget = None if spec.budget is None else SearchBudget(spec.budget, self.progress_of, usd_per_s=0.01)
-            return module.search(context, spec, training, scoring, nothing, "", budget=budget)
+            return module.search(context, spec, training, scoring, nothing, "", budget=budget, observe=observe)
 
     def search_over_kills(self, spec: TrialsSpec, kills: list[int]) -> module.SearchResult:
         """Killed after so many trainings and scorings, each time, and at last let through."""
@@ -456,6 +462,18 @@ def test_the_best_two_are_trained_with_other_seeds_which_is_decided_over_all_and
     # One that came to its end alone has nobody to be compared with.
     machine.compared = 0
     assert machine.search(spec(rounds=1, finalist_seeds=3)).verdict is None and not machine.compared
+
+
+def test_a_warm_start_says_whether_its_data_are_those_of_today(tmp_path: Path) -> None:
+    row = {"settings": {"optimizer.lr": 0.01}, "rungs": {"60": 0.5}, "value": 0.4, "cause": None}
+    search = {"greater_is_better": False, "levels": [60, 540], "trials": [row], "pipeline": "tiny"}
+    for number, words in ((7, "of today's data"), (8, "of older data (2026-08-01)")):
+        data = {"snapshot": link_of(number).sha256, "unix_s": 1785542400.0}
+        (tmp_path / "earlier.json").write_text(json.dumps({**search, "data": data}))
+        machine = Machine(by_number)
+        found = machine.search(spec(draws=2, search="tpe", warm_start=str(tmp_path / "earlier.json")))
+        assert found.warm_start == f"1 of 1 trials of earlier.json, {words}"
+        assert found.warm_start in machine.events[0]["message"]
 
 
 def test_no_round_begins_that_would_take_more_than_the_budget_also_where_it_is_repeated() -> None:

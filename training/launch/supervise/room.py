@@ -13,6 +13,7 @@ import psutil
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.base.host_facts import count_gpus
 from headway.training.launch.base.protocol import AttemptFiles, attempt_numbers
+from headway.training.launch.supervise.step_pace import StepPaces
 
 MEMORY_MARGIN = 1.25
 """Of the largest gang so far, for the next one: settings vary."""
@@ -39,6 +40,8 @@ class Room:
     is_here: bool
     largest_bytes: int = 0
     """Of memory, that the ranks of one gang had, as far as is known."""
+    paces: StepPaces = field(default_factory=StepPaces)
+    """What steps took of gangs that were here."""
 
     def fits_one_more(self, going: Mapping[Path, bool]) -> bool:
         """Whether memory is there for one more gang, by what those before took; other hosts are not asked.

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 from headway.data_contracts.store.errors import HeadwayError, RanksLost
 from headway.training.launch.base.gang import Gang
@@ -15,13 +14,12 @@ from headway.training.launch.base.steps import Ended, Steps, Tolerable, Turns
 from headway.training.launch.base.stop_request import StopRequest
 from headway.training.launch.diagnosis.outcome import AttemptOutcome
 from headway.training.launch.supervise.room import Room, Slot
+from headway.training.launch.supervise.step_pace import StepPaces
 from headway.training.launch.supervise.supervisor import supervising
 from headway.training.launch.supervise.watch import Beside
 from headway.training.observe.ledger import Ledger
 
 PAUSE_S = 0.1
-LEAST_SEEN = 3
-"""Looks at new steps, for a median to mean anything."""
 Poll = Callable[[], int | None]
 Begin = Callable[[int], tuple[Gang, Poll] | None]
 """The gang of a run, by its number from 0, and what is called often while it trains; None: it has ended already."""
@@ -73,7 +71,7 @@ class _Together:
         self._beside = Beside()
         self._stop: StopRequest | None = None
         self._taken: dict[int, tuple[Slot, Path]] = {}
-        self._pace = _Pace()
+        self._pace = _Pace(room.paces)
         self._turns = Turns(
             num,
             begin=self._supervised,
@@ -93,8 +91,8 @@ class _Together:
             raise
         finally:
             self._turns.close()
-        if message := self._pace.summary():
-            self._ledger.event("gang.pace", message=message)
+        if (pace := self._room.paces.pace()) is not None:
+            self._ledger.event("gang.pace", message=str(pace))
 
     def _going(self) -> Mapping[Path, bool]:
         return {folder: self._pace.has_stepped(number) for number, (_, folder) in self._taken.items()}
@@ -110,7 +108,7 @@ class _Together:
 
         def look() -> int | None:
             step = poll()
-            self._pace.saw(number, step, len(self._taken))
+            self._pace.saw(number, gang.run_dir.name, step, len(self._taken))
             return step
 
         # Each is told what may be paid for in all, and its attempts cost beside those of the others.
@@ -149,33 +147,23 @@ class _Together:
 
 
 class _Pace:
-    """How long a step takes alone, and how long beside others."""
+    """Looks at the steps of gangs while they train."""
 
-    def __init__(self) -> None:
+    def __init__(self, paces: StepPaces) -> None:
+        self._paces = paces
         self._seen: dict[int, tuple[int, float, int]] = {}
         """By run: its newest step, when it was seen first, and how many trained then."""
-        self._step_s: dict[int, list[float]] = defaultdict(list)
-        """By how many trained at a time: seconds a step."""
 
     def has_stepped(self, number: int) -> bool:
         """Whether it has made a step."""
         return number in self._seen
 
-    def saw(self, number: int, step: int | None, num_going: int) -> None:
+    def saw(self, number: int, run: str, step: int | None, num_going: int) -> None:
         if step is None:
             return
         now_s = time.monotonic()
         last_step, since_s, num_then = self._seen.get(number, (step, now_s, num_going))
         if step > last_step and num_going == num_then:
-            self._step_s[num_going].append((now_s - since_s) / (step - last_step))
+            self._paces.add(run, num_going, (now_s - since_s) / (step - last_step))
         if number not in self._seen or step > last_step or num_going != num_then:
             self._seen[number] = step, now_s, num_going
-
-    def summary(self) -> str:
-        """Empty where none trained beside another."""
-        medians = {num: median(seen) for num, seen in self._step_s.items() if len(seen) >= LEAST_SEEN}
-        if (most := max(medians, default=1)) == 1:
-            return ""
-        beside_s, alone_s = medians[most], medians.get(1)
-        text = f"{most} trained at a time, a step in {1000 * beside_s:.3g} ms"
-        return text if alone_s is None else f"{text}; alone in {1000 * alone_s:.3g} ms"

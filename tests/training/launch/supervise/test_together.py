@@ -219,3 +219,4 @@ def test_how_long_a_step_took_side_by_side_and_alone_is_told(tmp_path: Path) -> 
     team.run()
     (told,) = [event["message"] for event in read_events(tmp_path / "flow.jsonl") if event["event"] == "gang.pace"]
     assert told.startswith("2 trained at a time, a step in ") and "; alone in " in told
+    assert (pace := team.room.paces.pace()) is not None and str(pace) == told
