@@ -153,9 +153,9 @@ class Tuner:
         """That of now, and larger ones that the file may say: one more than are tried, where there is one."""
         spec = self._training
         sizes = advice.larger(spec.micro_batch_sequences, spec.global_batch_sequences, MICRO_BATCHES + 1)
-        return list(takewhile(self._may_be_said, sizes))
+        return list(takewhile(self._can_be_set, sizes))
 
-    def _may_be_said(self, micro_batch_sequences: int) -> bool:
+    def _can_be_set(self, micro_batch_sequences: int) -> bool:
         said = self._pipeline.training.model_dump(mode="json")
         try:
             # A batch that grows begins with whole micro-batches.
