@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -241,9 +242,9 @@ PROFILE = "project: searching\nprofiles: {production: {pool: {name: headway}, su
 TRIALS = "trials: {vary: {optimizer.lr: [0.002, 0.01]}, rungs: [10], min_starts: 0}\n"
 
 
-def test_a_search_runs_from_its_deployment_and_its_best_trial_ends_registered(
-    deployed: Any, project: Path, worker: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
+@pytest.fixture
+def searching(deployed: Any, project: Path, tmp_path: Path) -> Iterator[Path]:
+    """A project whose one pipeline has trials, deployed; nothing of it is left on the server."""
     folder = tmp_path / "searching"
     shutil.copytree(project, folder)
     for name in ("endless", "refused"):
@@ -255,6 +256,16 @@ def test_a_search_runs_from_its_deployment_and_its_best_trial_ends_registered(
     tiny.rename(tiny.with_name("searched.yaml"))
     with deployed.configured():
         deploy(folder, "production", console=Console(quiet=True))
+    yield folder
+    for kind in ("automations", "deployments"):
+        for each in deployed.api(f"{kind}/filter", {}):
+            if "headway:searching:" in str(each):
+                deployed.api(f"{kind}/{each['id']}", method="DELETE")
+
+
+def test_a_search_runs_from_its_deployment_and_its_best_trial_ends_registered(
+    deployed: Any, searching: Path, worker: subprocess.Popen[bytes]
+) -> None:
     name = "trials/searched-searching"
     found = deployed.api(f"deployments/name/{name}")
     # The worker of these tests looks at a queue of its own.
