@@ -28,12 +28,11 @@ def earlier_splits(workspace: Workspace, pipeline: str, shards: ShardSpec) -> st
     validated = [
         workspace.load(entry.target, ValidationSplit) for entry in refs.history(workspace, validation_ref(pipeline))
     ]
-    uses = {"ranked trials": ranked, "validated runs": validated}
-    found = [
-        f"rows that {did} while {others}"
-        for did, splits in uses.items()
-        if (others := _others(rule, (each.splitting for each in splits)))
-    ]
+    rules = {
+        "ranked trials": [each.splitting for each in ranked],
+        "validated runs": [each.splitting for each in validated],
+    }
+    found = [f"rows that {did} while {others}" for did, each in rules.items() if (others := _others(rule, each))]
     return f"{', and '.join(found)}, may judge now, and what they chose looks too good on them" if found else ""
 
 
