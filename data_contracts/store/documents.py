@@ -569,6 +569,8 @@ class EvaluationReport(Document):
     """Further examples of the split, which rank trials, or ever did, and judge nothing."""
     heldout_parts: Link | None = Field(default=None, exclude_if=operator.not_)
     """Which are which; empty: none ranks. Whoever scores the same model again can leave the same ones out."""
+    earlier_splits: str = Field(default="", exclude_if=operator.not_)
+    """Which examples may have chosen models before, under another split; empty: none."""
     metric: str
     """The measure that decides about promotion."""
     greater_is_better: bool

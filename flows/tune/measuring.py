@@ -8,6 +8,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,8 @@ class Tuner:
         with working_folder(self._folder):
             scale = advice.factors()
             rates = self._range_test(scale)
-            batches = tuple(self._micro_batches())
+            sizes = self._micro_batch_sizes()
+            batches = tuple(self._micro_batches(sizes[:MICRO_BATCHES]))
         return Advice(
             pipeline=self._pipeline.pipeline,
             machine=machine_here(),
@@ -133,6 +135,7 @@ class Tuner:
             matrix_lr=now.optimizer.matrix_lr if now.optimizer.kind == "muon" else None,
             learning_rates=rates,
             micro_batches=batches,
+            is_cut_short=len(sizes) > MICRO_BATCHES and not batches[-1].failure,
         )
 
     def _range_test(self, scale: Sequence[float]) -> LearningRates:
@@ -146,22 +149,29 @@ class Tuner:
         self._report(f"learning rates: {len(losses)} of {len(rates)} steps, {_range_of(found)}")
         return found
 
-    def _micro_batches(self) -> Iterator[MicroBatch]:
+    def _micro_batch_sizes(self) -> list[int]:
+        """That of now, and larger ones that the file may say: one more than are tried, where there is one."""
+        spec = self._training
+        sizes = advice.larger(spec.micro_batch_sequences, spec.global_batch_sequences, MICRO_BATCHES + 1)
+        return list(takewhile(self._can_be_set, sizes))
+
+    def _can_be_set(self, micro_batch_sequences: int) -> bool:
+        said = self._pipeline.training.model_dump(mode="json")
+        try:
+            # A batch that grows begins with whole micro-batches.
+            wanted = TrainingSpec.model_validate({**said, "micro_batch_sequences": micro_batch_sequences})
+        except ValidationError:
+            return False
+        return can_share(wanted, self._best.launch.world_size)
+
+    def _micro_batches(self, sizes: Sequence[int]) -> Iterator[MicroBatch]:
         """Up to the first that cannot run: larger ones need more."""
-        spec, world = self._training, self._best.launch.world_size
-        for each in advice.larger(spec.micro_batch_sequences, spec.global_batch_sequences, MICRO_BATCHES):
-            wanted = {**self._pipeline.training.model_dump(mode="json"), "micro_batch_sequences": each}
-            try:
-                # What the file may say: a batch that grows begins with whole micro-batches.
-                if not can_share(TrainingSpec.model_validate(wanted), world):
-                    return
-            except ValidationError:
-                return
+        for each in sizes:
             trial = self._trial().model_copy(update={"micro_batch_sequences": each})
             try:
                 answer = self._gang(self._best, (trial,), rounds=self._rounds)
             except TrainingFailed as error:
-                if each == spec.micro_batch_sequences:
+                if each == self._training.micro_batch_sequences:
                     raise
                 failure = self._failure(f"micro-batch {each}", error)
                 yield MicroBatch(sequences=each, failure=failure)

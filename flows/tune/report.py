@@ -80,7 +80,9 @@ def micro_batch_line(advice: Advice) -> str:
         else f"{now.sequences}, that of now, is fastest"
     )
     used = f"{largest.peak_bytes / (1 << 20):,.0f} MiB a rank"
-    return f"{largest.sequences} is the largest that ran, with {used}; {faster}{failure}"
+    times = largest.sequences // now.sequences
+    untried = f"; {times} times that of now was tried, larger ones were not" if advice.is_cut_short else ""
+    return f"{largest.sequences} is the largest that ran, with {used}; {faster}{failure}{untried}"
 
 
 def _verdict(setting: TunedSetting) -> str:

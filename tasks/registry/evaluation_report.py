@@ -14,6 +14,7 @@ from headway.training.evaluation.measures import ShownMeasure, shown_measure
 
 OWN = "this model"
 INEXACT = "Not to the bit an undisturbed run"
+EARLIER_SPLITS = "Not all of these examples are unseen"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,6 +125,7 @@ def render_markdown(report: EvaluationReport, context: ReportContext) -> str:
         f"**{markdown(headline(report, context))}**: {markdown(versus_rival(report).detail)}",
         "",
         *([f"{INEXACT}: {markdown(report.inexact)}", ""] if report.inexact else []),
+        *([f"{EARLIER_SPLITS}: {markdown(report.earlier_splits)}", ""] if report.earlier_splits else []),
         *leaderboard_table(report, context.champion),
         "",
         *(f"{markdown(words(name))} {shown(report.metrics[name])}\n" for name in others),

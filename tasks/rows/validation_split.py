@@ -53,10 +53,10 @@ def require_apart(context: RunContext, shards: ShardSpec, paths: Collection[str]
         listed=() if shards.split is None else tuple(map(str, shards.split.validation)),
     )
     while (own.fraction or own.listed) and own not in _recorded(workspace, pipeline, shards):
-        entry = refs.current(workspace, _ref_of(pipeline))
+        entry = refs.current(workspace, ref_of(pipeline))
         link = workspace.publish_document(own)
         with contextlib.suppress(RefConflict):
-            refs.move(workspace, _ref_of(pipeline), link, expected=entry, reason="rows validate")
+            refs.move(workspace, ref_of(pipeline), link, expected=entry, reason="rows validate")
     refuse_mixed(workspace, pipeline, shards, paths)  # of two that wrote at once, neither missed the other
 
 
@@ -82,13 +82,13 @@ def refuse_mixed(workspace: Workspace, pipeline: str, shards: ShardSpec, paths: 
         raise _mixed(f"what {', '.join(map(repr, both[:5]))} names has", "shards.split.heldout")
 
 
-def _ref_of(pipeline: str) -> str:
+def ref_of(pipeline: str) -> str:
     return f"validated/{pipeline}"
 
 
 def _recorded(workspace: Workspace, pipeline: str, shards: ShardSpec) -> Iterator[ValidationSplit]:
     rule = splitting_rule(shards)
-    for entry in refs.history(workspace, _ref_of(pipeline)):
+    for entry in refs.history(workspace, ref_of(pipeline)):
         recorded = workspace.load(entry.target, ValidationSplit)
         if recorded.splitting == rule:
             yield recorded

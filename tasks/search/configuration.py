@@ -95,6 +95,12 @@ def require_setting(name: str, where: str, of: Configuration) -> None:
     _require_known(ShardSpec, parts, name, "shards", where)
     if (why := _why_fixed(str(parts[0]), parts[1:], of.shards.encoder)) is not None:
         raise ConfigError(f"{why}.", where=f"{where}.{name}", advice="Leave it at one value.")
+    if parts[0] == "encoder" and of.training.order.mix:
+        raise ConfigError(
+            "what `order.mix` mixes in is encoded already, and a trial's own rows have to be encoded like it.",
+            where=f"{where}.{name}",
+            advice="Leave the encoder at one value, or mix nothing in.",
+        )
 
 
 def _why_fixed(field: str, rest: tuple[Part, ...], encoder: EncoderSpec) -> str | None:

@@ -102,6 +102,8 @@ class Advice(Frozen):
     learning_rates: LearningRates
     micro_batches: tuple[MicroBatch, ...]
     """That of now first, then larger ones."""
+    is_cut_short: bool = False
+    """Whether all that were tried ran, and larger ones would cut the batch as well."""
 
     @property
     def largest(self) -> MicroBatch:

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
 
-from headway.data_contracts.store.documents import CheckpointManifest
 from headway.data_contracts.store.errors import HeadwayError, RunStopped, TrainingFailed
 from headway.data_contracts.store.publication import Workspace
-from headway.data_contracts.tables.digest_cache import DigestCache
-from headway.tasks.core.context import RunContext
 from headway.tasks.core.run_result import final_checkpoint
-from headway.tasks.search.configuration import Configuration
-from headway.tasks.search.trials_spec import TrialsSpec
-from headway.tasks.stages.evaluate import EvaluationSpec
-from headway.tasks.stages.trial_scores import TrialResult
-from headway.tasks.stages.trials import describe_trials, train_trials
-from headway.training.config.shards import ShardSpec
-from headway.training.config.training_spec import TrainingSpec
+from headway.training.launch.base.gang import attempt_folder
+from headway.training.launch.base.protocol import AttemptFiles, attempt_numbers
 from headway.training.launch.base.stop_request import request_stop
 from headway.training.launch.jobs.follow import follow_all
 from headway.training.launch.jobs.scheduler import JobState
@@ -33,12 +24,13 @@ from headway.training.launch.slurm.commands import run_command
 from headway.training.launch.slurm.job_array import array_name
 from headway.training.launch.supervise.launchers import scheduler_for
 from headway.training.observe.ledger import Ledger, read_events
-from tests.cluster.conftest import delete_all, kubernetes_spec
+from tests.cluster.conftest import delete_all, kubernetes_spec, ssh_spec
 from tests.cluster.detached_run import LONG, REPOSITORY, DetachedRun
 from tests.cluster.kubernetes_recorder import KubernetesRecorder
+from tests.cluster.namespaces import NamespaceHosts
 from tests.cluster.slurm import SlurmCluster
 from tests.cluster.test_slurm import SPEC, Run, give_notice
-from tests.training.conftest import make_project
+from tests.cluster.tiny_trials import END, LEDGER, RUNG, TinyTrials, tiny_trials
 from tests.waiting import DEADLINE_S, wait_until
 
 ONE_NODE = SPEC.model_copy(update={"nodes": 1, "max_attempts": 1})
@@ -210,55 +202,73 @@ def test_on_kubernetes_runs_are_jobs_of_which_so_many_are_there_at_a_time(
     assert len(spans) == 3 and all(ended <= started for (_, ended), (started, _) in pairwise(spans))
 
 
-def step_of(context: RunContext, result: TrialResult) -> int:
-    assert result.checkpoint is not None
-    return context.workspace.load(result.checkpoint, CheckpointManifest).step
-
-
 def stages_of(workspace: Workspace) -> list[Path]:
     return sorted((workspace.local_root / "stages" / "launch").glob("*.json"))
+
+
+def require_one_each(trials: TinyTrials) -> None:
+    """Trains them as a search does: to a rung, to their ends, and again for nothing."""
+    workspace, ledger = trials.context.workspace, trials.context.base / LEDGER
+    paused = trials.train(to_step=RUNG)
+    assert [each.error for each in paused] == [None, None, None]
+    assert [trials.step_of(each) for each in paused] == [RUNG, RUNG, RUNG]
+    assert trials.train(to_step=RUNG) == paused
+    tried = trials.train()
+    assert [each.error for each in tried] == [None, None, None]
+    submitted = [event for event in read_events(ledger) if event["event"] == "job.submitted"]
+    assert len(submitted) == 6, "one for each trial and rung"
+    assert len({final_checkpoint(trials.context, each.run)[1].sha256 for each in tried}) == 3
+    made = [json.loads(path.read_bytes())["provenance"] for path in stages_of(workspace)]
+    assert len(made) == 3 and min(each["duration_s"] for each in made) > 0.5, "what `headway plan` expects"
+    assert [each["num_steps"] for each in made] == [END, END, END]
+    assert trials.train() == tried
+    after = [event for event in read_events(ledger) if event["event"] == "job.submitted"]
+    assert after == submitted, "found, and nothing queued"
 
 
 def test_trials_of_a_pipeline_are_one_array_and_each_is_on_record_as_soon_as_it_ends(
     slurm: SlurmCluster, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The real workers and stages; without Prefect, which has no part in it."""
     request.addfinalizer(slurm.cancel_all)
-    project = make_project(tmp_path / "workspace")
-    run, workspace = project.publish_run(), project.workspace
-    spec = TrainingSpec.model_validate(run.config).model_copy(update={"max_steps": 3})
-    trials = TrialsSpec.model_validate({"vary": {"optimizer.lr": [0.01, 0.02, 0.03]}}).drawn(
-        Configuration(training=spec, shards=ShardSpec())
+    with tiny_trials(tmp_path, ONE_NODE) as trials:
+        require_one_each(trials)
+    submitted = [event for event in read_events(tmp_path / LEDGER) if event["event"] == "job.submitted"]
+    assert [event["job"].partition("_")[2] for event in submitted] == ["0", "1", "2"] * 2, "an array for each rung"
+
+
+def test_on_kubernetes_trials_are_jobs_that_pause_at_a_rung_and_go_on(
+    kubernetes: KubernetesRecorder, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(lambda: delete_all(kubernetes))
+    with tiny_trials(tmp_path, kubernetes_spec(tmp_path, toys=False, nodes=1, max_attempts=1)) as trials:
+        require_one_each(trials)
+
+
+def test_on_ssh_hosts_trials_share_the_hosts_and_one_that_stays_paused_keeps_one_checkpoint(
+    hosts: NamespaceHosts, tmp_path: Path
+) -> None:
+    spec = ssh_spec(hosts, nodes=1, max_attempts=1)
+    assert spec.ssh is not None
+    two = spec.model_copy(update={"ssh": spec.ssh.model_copy(update={"hosts": spec.ssh.hosts[:2]})})
+    command = [sys.executable, "-m", "tests.cluster.tiny_trials", str(tmp_path), two.model_dump_json()]
+    searched = subprocess.run(
+        [*hosts.hosts[0].enter(), *command],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
     )
-    with contextlib.closing(Ledger(tmp_path / "flow.jsonl")) as ledger:
-        context = RunContext(
-            pipeline="tiny",
-            workspace=workspace,
-            base=tmp_path,
-            ledger=ledger,
-            digests=DigestCache(tmp_path / "digests.json"),
-            scratch=tmp_path,
-            budget_scope="one",
-        )
-
-        def train(to_step: int | None = None) -> list[TrialResult]:
-            return train_trials.fn(
-                context, planned, ONE_NODE, f"sqlite:///{tmp_path}/mlflow.db", 2, EvaluationSpec(), to_step
-            )
-
-        planned = describe_trials.fn(context, trials, lambda _: run.manifest)
-        paused = train(to_step=2)
-        assert [each.error for each in paused] == [None, None, None]
-        assert [step_of(context, each) for each in paused] == [2, 2, 2]
-        assert train(to_step=2) == paused
-        tried = train()
-        assert [each.error for each in tried] == [None, None, None]
-        submitted = [event for event in read_events(tmp_path / "flow.jsonl") if event["event"] == "job.submitted"]
-        assert [event["job"].partition("_")[2] for event in submitted] == ["0", "1", "2"] * 2, "an array for each rung"
-        assert len({final_checkpoint(context, each.run)[1].sha256 for each in tried}) == 3
-        made = [json.loads(path.read_bytes())["provenance"] for path in stages_of(workspace)]
-        assert len(made) == 3 and min(each["duration_s"] for each in made) > 0.5, "what `headway plan` expects"
-        assert [each["num_steps"] for each in made] == [3, 3, 3]
-        assert train() == tried
-    after = [event for event in read_events(tmp_path / "flow.jsonl") if event["event"] == "job.submitted"]
-    assert after == submitted, "found, and nothing queued"
+    assert searched.returncode == 0, searched.stderr
+    assert json.loads(searched.stdout.splitlines()[-1]) == [None] * 5
+    events = list(read_events(tmp_path / LEDGER))
+    attempts = [event for event in events if event["event"] in ("attempt.begin", "attempt")]
+    going = list(accumulate(1 if event["event"] == "attempt.begin" else -1 for event in attempts))
+    assert len(going) == 2 * 5 and max(going) == 2 and going[-1] == 0, "two at a time, and none begun twice"
+    runs = list((tmp_path / "workspace" / "runs").iterdir())
+    numbers = [(run, number) for run in runs for number in attempt_numbers(run / "attempts")]
+    status = [AttemptFiles(attempt_folder(*each)).read_status(0) for each in numbers]
+    assert {each.host for each in status if each is not None} == {host.name for host in hosts.hosts[1:3]}
+    kept = sorted(sorted(path.name for path in (run / "checkpoints").glob("step-*")) for run in runs)
+    assert [names[-1] for names in kept] == [f"step-{RUNG:08}"] + [f"step-{END:08}"] * 2
+    assert len(kept[0]) == 1 and len(stages_of(Workspace(str(tmp_path / "workspace")))) == 2

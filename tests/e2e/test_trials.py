@@ -18,16 +18,22 @@ from typing import Any
 
 import pytest
 
+from headway.data_contracts.store.documents import RunSpec
 from headway.data_contracts.store.errors import ConfigError, DataError, RunStopped, TrainingFailed
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.act.reproduce import reproduce_model
+from headway.flows.config.pipeline_spec import load_pipeline
+from headway.flows.report.terminal import notice_line
+from headway.flows.run.stages import shards_of_today
+from headway.tasks.core.brief_context import brief_context
+from headway.tasks.core.run_result import furthest_step
 from headway.tasks.ownership.pipeline_history import read
 from headway.tasks.registry import mlflow_store
 from headway.tasks.stages.tracked_search import PARENT_TAG, SEARCH_TAG
 from headway.training.launch.base.gang import leader_spools
 from headway.training.launch.base.stop_request import request_stop
 from headway.training.observe.ledger import read_events
-from tests.e2e.project import DEADLINE_S, Project
+from tests.e2e.project import CHECKPOINT_EVERY_STEPS, DEADLINE_S, Project
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -101,6 +107,21 @@ def test_the_best_comes_first_and_a_bad_one_is_a_row_and_none_is_judged_by_what_
     assert bounded.ended.startswith("trial 2 to step 40: ") and bounded.ended.endswith("more than 0.0001 hours in all")
     assert made(events, "launch") == [False, False]
 
+    # Another salt holds out others, and some of those that ranked: it is said before anything is trained on that.
+    assert split_notices(new_project) == [] and report.earlier_splits == ""
+    new_project.edit("tiny.yaml", "  num_groups: 2\n", "  num_groups: 2\n  split_salt: anew\n")
+    (line,) = split_notices(new_project)
+    assert line.startswith("split ") and "ranked trials while shards.split_salt was 'headway', may judge now" in line
+
+
+def split_notices(project: Project) -> list[str]:
+    """What a person reads of other splits while a retrain makes its shards."""
+    pipeline, workspace = load_pipeline(project.pipeline), Workspace(str(project.workspace))
+    with brief_context("tiny", workspace, project.pipeline.parent) as context:
+        shards_of_today(context, pipeline)
+        events = read_events(context.scratch / "ledger.jsonl")
+        return [notice_line(event) for event in events if event["event"] == "shard.earlier_splits"]
+
 
 @pytest.mark.long
 def test_encoders_are_trials_over_the_same_documents_and_the_best_is_the_run_of_a_retrain_with_its_settings(
@@ -123,6 +144,18 @@ def test_encoders_are_trials_over_the_same_documents_and_the_best_is_the_run_of_
     again = train_here(new_project)
     assert made(again, "shard") == made(again, "launch") == [False]
 
+    # Shares of a mixture are trials on the shards that there are; its encoder is what it is.
+    own = Workspace(str(new_project.workspace)).load(found.best.run, RunSpec).manifest
+    new_project.edit("tiny.yaml", "max_steps: 16", f"max_steps: 4\n  order: {{mix: [{{manifest: {own.sha256}}}]}}")
+    with pytest.raises(ConfigError, match="mixes in is encoded already"):
+        try_here(new_project)
+    new_project.edit("tiny.yaml", vary, "{order.mix.0.weight: [1, 2]}")
+    new_project.edit("tiny.yaml", ", rungs: [8], min_starts: 0", "")
+    mixed, _, events = try_here(new_project)
+    weights = sorted(each.result.trial.training.order.weights for each in mixed.trials)
+    assert weights == [[1, 1], [1, 2]] and made(events, "launch") == [True, True]
+    assert made(events, "shard") == [False] and True not in made(events, "fit")
+
 
 @pytest.mark.long
 def test_trials_that_are_stopped_go_on_where_they_were(new_project: Project, try_here: Any) -> None:
@@ -130,7 +163,7 @@ def test_trials_that_are_stopped_go_on_where_they_were(new_project: Project, try
 
     def stop_the_second(event: dict[str, Any]) -> None:
         if event["event"] == "step" and event["trial"] == "trial 2" and event["step"] == 1:
-            request_stop(newest_run(new_project), "enough")
+            request_stop(newest_runs(new_project)[0], "enough")
 
     with pytest.raises(RunStopped, match=r"headway trials .*continues it"):
         try_here(new_project, stop_the_second)
@@ -170,7 +203,8 @@ def ended_at(
     def end(event: dict[str, Any]) -> None:
         if boundary(event):
             if is_asked:
-                request_stop(newest_run(project), "enough")
+                for run in newest_runs(project)[:1]:
+                    request_stop(run, "enough")
             else:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -269,17 +303,19 @@ def test_trials_side_by_side_come_to_the_bits_of_runs_that_were_alone(
 
 
 @pytest.mark.soak
-def test_a_search_by_rungs_that_is_killed_or_stopped_at_20_random_moments_comes_to_the_undisturbed_one(
+def test_a_search_by_rungs_that_is_killed_20_times_at_random_moments_comes_to_the_undisturbed_one(
     new_project: Project, try_here: Any, two_places: Any, tmp_path: Path, prefect_home: Path
 ) -> None:
     rest = ", rungs: [10, 20], min_starts: 0"
     ask_for_trials(new_project, LR, 0.004, BETTER_LR, 0.01, rest=rest)
+    new_project.edit("tiny.yaml", f"every_steps: {CHECKPOINT_EVERY_STEPS}", "every_steps: 5")
     two_places(new_project)
     draw = random.Random(20)
     ends = list[int | None]()
-    while len(ends) < 20:
+    while ends.count(-signal.SIGKILL) < 20:
         ends.append(ended_at(event_number(draw.randint(1, 60)), new_project, try_here, is_asked=draw.random() < 0.2))
-    assert ends.count(-signal.SIGKILL) >= 10, ends
+        assert len(ends) < 60, ends
+    assert set(ends) - {-signal.SIGKILL}, "some were asked to stop"
     found, _, _ = try_here(new_project)
     require_best_two_went_on(found)
 
@@ -292,9 +328,14 @@ def test_a_search_by_rungs_that_is_killed_or_stopped_at_20_random_moments_comes_
         for project, each in ((new_project, found), (other, undisturbed))
     ]
     assert digests[0]["tensors_sha256"] == digests[1]["tensors_sha256"]
+    workspace, num_trained = Workspace(str(new_project.workspace)), 0
     for each in found.trials:
         trained = [event["step"] for event in steps_of(new_project, each.result.run.sha256[:16])]
         assert set(trained) == set(range(1, each.steps + 1))
+        assert furthest_step(workspace, each.result.run) == each.steps
+        num_trained += len(trained)
+    # Of two gangs at a time a kill takes what came since their last saves, and a stop nothing.
+    assert num_trained <= found.steps_spent + 20 * 2 * 5, (num_trained, ends)
 
 
 @pytest.mark.soak
@@ -310,6 +351,11 @@ def test_another_machine_goes_on_with_a_search_whose_workspace_is_a_bucket(
         assert ended_at(boundary, case, try_here) == -signal.SIGKILL
     found, _, events = try_here(case)
     require_best_two_went_on(found)
+    workspace = Workspace(case.workspace)
+    for each in found.trials:
+        kept = sorted(workspace.names(f"runs/{each.result.run.sha256[:16]}/checkpoints"))
+        assert kept[-1] == f"step-{each.steps:08}"
+        assert each.steps == 40 or len(kept) == 1, "a paused trial keeps one there too"
     assert True not in [*made(events, "rung"), *made(events, "launch"), *made(events, "score")]
 
 
@@ -319,8 +365,9 @@ def steps_of(project: Project, run: str) -> list[dict[str, Any]]:
     return [event for spool in spools for event in read_events(spool) if event["event"] == "step"]
 
 
-def newest_run(project: Project) -> Path:
-    return max(project.workspace.glob("runs/*/attempts"), key=lambda path: path.stat().st_ctime).parent
+def newest_runs(project: Project) -> list[Path]:
+    attempts = project.workspace.glob("runs/*/attempts")
+    return [path.parent for path in sorted(attempts, key=lambda path: path.stat().st_ctime, reverse=True)]
 
 
 def test_where_every_trial_fails_nothing_is_chosen_and_each_cause_is_told(new_project: Project, try_here: Any) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from headway.flows.deploy.deploying import deploy
 from headway.tasks.registry.model_refs import versions
 from tests.waiting import wait_until
 
-from .conftest import POLL_EVERY_S, guard_states, halted_ranks, working
+from .conftest import POLL_EVERY_S, QUEUE, guard_states, halted_ranks, working
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GONE_WITHIN_S = 30.0
@@ -234,3 +236,49 @@ def test_cancelling_leaves_no_process_and_keeps_a_checkpoint(
 def others(deployed: Any, worker: subprocess.Popen[bytes], request: pytest.FixtureRequest) -> set[int]:
     """Server and worker: what runs when no flow does."""
     return deployed.processes() - deployed.flow_processes()
+
+
+PROFILE = "project: searching\nprofiles: {production: {pool: {name: headway}, suffix: -searching, notify: none}}\n"
+TRIALS = "trials: {vary: {optimizer.lr: [0.002, 0.01]}, rungs: [10], min_starts: 0}\n"
+
+
+@pytest.fixture
+def searching(deployed: Any, project: Path, tmp_path: Path) -> Iterator[Path]:
+    """A project whose one pipeline has trials, deployed; nothing of it is left on the server."""
+    folder = tmp_path / "searching"
+    shutil.copytree(project, folder)
+    for name in ("endless", "refused"):
+        (folder / "deployments" / f"{name}.yaml").unlink()
+    (folder / "deployments" / "profiles.yaml").write_text(PROFILE)
+    tiny = folder / "deployments" / "tiny.yaml"
+    tiny.write_text(tiny.read_text().replace("tiny", "searched").replace("searched-contract", "tiny-contract") + TRIALS)
+    edit(tiny, "bootstrap_resamples: 100", "bootstrap_resamples: 100, ranking_share: 0.5")
+    tiny.rename(tiny.with_name("searched.yaml"))
+    with deployed.configured():
+        deploy(folder, "production", console=Console(quiet=True))
+    yield folder
+    for kind in ("automations", "deployments"):
+        for each in deployed.api(f"{kind}/filter", {}):
+            if "headway:searching:" in str(each):
+                deployed.api(f"{kind}/{each['id']}", method="DELETE")
+
+
+def test_a_search_runs_from_its_deployment_and_its_best_trial_ends_registered(
+    deployed: Any, searching: Path, worker: subprocess.Popen[bytes]
+) -> None:
+    name = "trials/searched-searching"
+    found = deployed.api(f"deployments/name/{name}")
+    # The worker of these tests looks at a queue of its own.
+    queue = {"work_pool_name": "headway", "work_queue_name": QUEUE}
+    deployed.api(f"deployments/{found['id']}", queue, method="PATCH")
+
+    asked = deployed.prefect("deployment", "run", name, cwd=deployed.folder)
+
+    assert asked.returncode == 0, asked.stdout + asked.stderr
+    (flow_run,) = deployed.api("flow_runs/filter", {"deployments": {"id": {"any_": [found["id"]]}}})
+    assert deployed.wait_for_end(flow_run["id"], within_s=PATIENT_S)["type"] == "COMPLETED"
+    assert registered(deployed, "searched") == ["1"]
+    workspace = deployed.folder / "workspace"
+    (page,) = workspace.glob("ledger/*/trials.json")
+    trials = json.loads(page.read_bytes())["trials"]
+    assert sorted(each["steps"] for each in trials) == [10, 20] and not any(each["what"] for each in trials)

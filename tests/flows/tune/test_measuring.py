@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,8 @@ from headway.flows.config.request import TuneRequest
 from headway.flows.tune import measuring
 from headway.flows.tune.advice_page import render_html
 from headway.flows.tune.measuring import Tuner, working_folder
-from headway.flows.tune.report import rates_line
-from headway.tasks.tuning.advice import LearningRates
+from headway.flows.tune.report import micro_batch_line, rates_line
+from headway.tasks.tuning.advice import Advice, LearningRates
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.programs.tuning_request import TrialTimes, TuningAnswer, TuningTrial
 
@@ -54,12 +55,19 @@ class Scripted(Tuner):
 
     Args:
         steps_s: by number of ranks, or by bucket size; None: it cannot run.
+        fits: the largest micro-batch that there is memory for.
     """
 
-    def __init__(self, pipeline: PipelineSpec, steps_s: Mapping[int, float | None], folder: Path = Path()) -> None:
+    def __init__(
+        self,
+        pipeline: PipelineSpec,
+        steps_s: Mapping[int, float | None],
+        folder: Path = Path(),
+        fits: float = math.inf,
+    ) -> None:
         self._pipeline = self._best = pipeline
         self._training, self._steps_s, self._rounds, self._digest = pipeline.training, steps_s, 3, ""
-        self._folder = folder
+        self._folder, self._fits = folder, fits
         self._context = cast(Any, SimpleNamespace(ledger=SimpleNamespace(event=lambda *_, **__: None)))
 
     def _gang(
@@ -69,7 +77,7 @@ class Scripted(Tuner):
             raise TrainingFailed("its weights are not finite.")
         found = [self._steps_s[pipeline.launch.world_size], *(self._steps_s[each.bucket_bytes] for each in trials[1:])]
         steps_s = [each for each in found if each is not None]
-        if len(steps_s) < len(found):
+        if len(steps_s) < len(found) or any((each.micro_batch_sequences or 0) > self._fits for each in trials):
             raise TrainingFailed("out of\nmemory.")
         times = tuple(TrialTimes(step_s=(each,) * rounds, data_s=(0.0,), tensors_sha256="0") for each in steps_s)
         return TuningAnswer(num_steps=3, device="cpu", num_parameters=10, trials=times)
@@ -116,7 +124,37 @@ def test_no_micro_batch_is_tried_that_the_first_batch_of_a_ramp_is_not_made_of(
     training = TrainingSpec.model_validate(pipeline.training.model_dump(mode="json") | sizes)
     launch = pipeline.launch.model_copy(update={"nodes": 1, "ranks_per_node": 1})
     tuner = Scripted(pipeline.model_copy(update={"training": training, "launch": launch}), {1: 1.0})
-    assert [each.sequences for each in tuner._micro_batches()] == tried
+    assert tuner._micro_batch_sizes() == tried
+
+
+def test_the_climb_of_micro_batches_ends_at_what_does_not_fit_or_says_that_larger_ones_were_not_tried(
+    project: Path, tmp_path: Path
+) -> None:
+    pipeline = load_pipeline(project / "tiny.yaml")
+    launch = pipeline.launch.model_copy(update={"nodes": 1, "ranks_per_node": 1})
+
+    def advice(whole: int, fits: float = math.inf) -> Advice:
+        sizes = {"global_batch_sequences": whole, "micro_batch_sequences": 2}
+        training = TrainingSpec.model_validate(pipeline.training.model_dump(mode="json") | sizes)
+        given = pipeline.model_copy(update={"training": training, "launch": launch})
+        return Scripted(given, {1: 1.0}, tmp_path / "work", fits).advise()
+
+    full = advice(256, fits=8)
+    assert [(each.sequences, bool(each.failure)) for each in full.micro_batches] == [
+        *((2, False), (4, False), (8, False)),
+        (16, True),
+    ]
+    for told in (micro_batch_line(full), render_html(full)):
+        assert "8 is the largest that ran" in told and "micro-batch 16 could not run: out of" in told
+        assert "larger ones were not" not in told
+    with pytest.raises(TrainingFailed):
+        advice(256, fits=1)
+
+    capped, whole = advice(128), advice(64)
+    assert capped.largest.sequences == whole.largest.sequences == 64
+    assert "32 times that of now was tried, larger ones were not" in micro_batch_line(capped)
+    assert "larger ones were not" not in micro_batch_line(whole), "there is none that would cut the batch"
+    assert "larger ones were not" not in micro_batch_line(advice(128, fits=32)), "the last that was tried did not fit"
 
 
 def test_a_range_test_that_fails_is_told_and_leaves_the_rest_of_the_advice(project: Path, tmp_path: Path) -> None:

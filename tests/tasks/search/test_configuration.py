@@ -153,6 +153,15 @@ def test_what_cannot_be_compared_or_decides_nothing_is_refused_by_name(
         require_setting(name, "trials.vary", Configuration(training=TRAINING, shards=shards))
 
 
+def test_an_encoder_setting_is_refused_beside_datasets_that_are_mixed_in_and_their_weights_vary() -> None:
+    mix = OrderSpec(mix=(MixedDataset(manifest="0" * 64),))
+    mixed = Configuration(training=TRAINING.model_copy(update={"order": mix}), shards=TEXT)
+    with pytest.raises(ConfigError, match=r"mixes in is encoded already.*\n?.*mix nothing in"):
+        require_setting("shards.encoder.vocab_size", "trials.vary", mixed)
+    for name in ("order.mix.0.weight", "order.weight", "shards.num_groups"):
+        require_setting(name, "trials.vary", mixed)
+
+
 def test_where_documents_are_known_by_their_paths_groups_may_vary() -> None:
     made = trials({"shards.group_by": ["hash", "folder"], "shards.num_groups": [2, 4], "shards.seed": [0, 1]})
     assert len(made) == 8

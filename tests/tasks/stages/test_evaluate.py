@@ -18,6 +18,7 @@ from headway.tasks.registry.evaluation_report import ReportContext, render_markd
 from headway.tasks.registry.promotion import decide, versus_rival
 from headway.tasks.registry.promotion_spec import PromotionSpec, SliceLimits
 from headway.tasks.reports.evaluation_page import render_html
+from headway.tasks.rows.heldout_parts import remember_ranking
 from headway.tasks.rows.slices import SliceBy, labels_of
 from headway.tasks.stages.evaluate import EvaluationSpec, _evaluate, slices_of, widened
 from headway.tasks.stages.register import RegistrySpec
@@ -199,6 +200,19 @@ def test_the_report_says_why_the_weights_are_not_those_of_an_undisturbed_run(jud
     for page in (render_html(halved, STANDING), render_markdown(halved, STANDING)):
         assert "micro-batch halved to 4 when memory ran out" in page
     assert "undisturbed" not in render_html(exact, STANDING)
+
+
+def test_the_report_says_that_examples_chose_models_under_another_split(judge, context) -> None:
+    synthetic = scores(CLASSES, 1.0, baseline="class prior")
+    before = judge(CLASSES, synthetic)
+    assert before.earlier_splits == "" and b"earlier_splits" not in before.to_bytes()
+    remember_ranking(context, 0.5, ShardSpec(split_salt="another"))
+    told = judge(CLASSES, synthetic).earlier_splits
+    assert "ranked trials while shards.split_salt was 'another'" in told
+    for page in (render_html, render_markdown):
+        after = page(before.model_copy(update={"earlier_splits": told}), STANDING)
+        assert "Not all of these examples are unseen" in after and "may judge now" in after
+        assert "unseen" not in page(before, STANDING)
 
 
 def test_names_in_the_page_are_text_and_it_needs_nothing_else(judge) -> None:
