@@ -60,6 +60,7 @@ def flip_one_bit(fs: S3FileSystem, key: str, draw: random.Random) -> bytes:
 
 
 # Each look takes seconds. `tests/tasks/prove/test_verify_mutations.py` flips a bit in every file of a folder.
+@pytest.mark.long
 @pytest.mark.parametrize("kinds", [SOME_KINDS, pytest.param(KINDS, marks=pytest.mark.soak)], ids=["some", "every kind"])
 def test_a_bucket_holds_everything_and_any_flipped_bit_in_it_is_found(
     new_project, bucket: str, retrain_here, capsys, kinds: tuple[str, ...]
@@ -115,6 +116,7 @@ def test_a_bucket_holds_everything_and_any_flipped_bit_in_it_is_found(
         assert key.rpartition("/")[2] in told, (kind, told)
 
 
+@pytest.mark.long
 def test_another_machine_goes_on_from_the_newest_published_checkpoint_once_the_first_is_gone(
     new_project, bucket: str, train_here, wait_until, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

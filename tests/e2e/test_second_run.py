@@ -134,6 +134,7 @@ def test_the_plan_agrees_that_nothing_would_run(project) -> None:
     assert planned(project) == dict.fromkeys(STAGES, "found")
 
 
+@pytest.mark.long
 def test_what_the_plan_says_is_found_the_retrain_finds_and_what_it_says_runs_runs(project, retrain_here) -> None:
     """Record, key and branch of the spec, one after the other; last, back to what was trained first."""
 

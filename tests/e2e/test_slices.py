@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from headway.data_contracts.store.documents import EvaluationReport
 
 
+@pytest.mark.long
 def test_slices_that_a_pipeline_file_names_are_in_report_and_card_and_retrain_nothing(project, retrain_here) -> None:
     project.forget_the_registry()
     for report in project.files("documents/evaluation/*.json"):

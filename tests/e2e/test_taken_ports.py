@@ -11,6 +11,7 @@ from headway.flows.console.prefect_settings import RECORDS
 from tests.stranger import squatter
 
 
+@pytest.mark.long
 def test_who_takes_every_port_that_command_lines_show_keeps_no_retrain_from_its_end(project) -> None:
     """Its data lie in shards already: what listens are Prefect's server, and the ranks of its training."""
     project.forget_training()

@@ -40,6 +40,7 @@ def project(folder: Path, recipe: dict[str, object]) -> SimpleNamespace:
     return SimpleNamespace(pipeline=pipeline, workspace=folder / "workspace")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recipe", [TREES, NETWORK], ids=["trees", "network"])
 def test_a_model_learns_from_hour_and_weekday_and_is_asked_in_texts(tmp_path: Path, retrain_here, recipe) -> None:
     case = project(tmp_path, recipe)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.pipeline_spec import load_pipeline
 from headway.tasks.tuning import record
@@ -20,6 +22,7 @@ TAKEN: dict[str, Settings] = {
 }
 
 
+@pytest.mark.long
 def test_a_retrain_that_takes_what_was_measured_comes_to_the_same_bits_and_run(
     project, finished, here, retrain_here
 ) -> None:

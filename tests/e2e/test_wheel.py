@@ -28,6 +28,7 @@ def test_site_packages_get_headway_and_its_metadata_and_nothing_else(installed: 
     assert {name for name in found if not name.endswith(".dist-info")} == {"bin", "headway"} and len(found) == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_wheel", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["checkout", "wheel"])
 def test_a_shipped_pipeline_retrains_by_a_call_and_calls_share_a_server(
     request: pytest.FixtureRequest, tmp_path: Path, is_wheel: bool
