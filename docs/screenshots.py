@@ -16,6 +16,7 @@ import contextlib
 import html
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -64,19 +65,19 @@ CLIENT = "screenshots"
 TABLE = "breast-cancer"
 """A shipped pipeline whose model is one of tables."""
 SITE = ("index", "tutorial", "how-to/deploy", "reference/cli", "concepts/promises")
-IN_README = frozenset({"retrain", "model-version"})
+IN_DOCS = frozenset({"retrain", "model-version", "search-report"})
 NOTE = "A picture for the README"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=REPOSITORY / "docs" / "images", help="where the pictures go")
-    parser.add_argument("--all", action="store_true", help="also those that the README leaves out")
+    parser.add_argument("--all", action="store_true", help="also those that the docs leave out")
     parser.add_argument("--pipeline", default="digits", help="a shipped pipeline")
     given = parser.parse_args()
     prepare()
     try:
-        take_pictures(given.out, given.pipeline, None if given.all else IN_README)
+        take_pictures(given.out, given.pipeline, None if given.all else IN_DOCS)
     except HeadwayError as error:
         sys.exit(f"docs.screenshots: {error}")
 
@@ -159,9 +160,12 @@ class Camera:
         self.page.add_init_script(NO_ASSISTANT)
         self._out, self._wanted = out, wanted
 
+    def is_wanted(self, name: str) -> bool:
+        return self._wanted is None or bool({name, f"{name}-dark"} & self._wanted)
+
     def both(self, name: str, url: str, height_px: int = HEIGHT_PX) -> None:
         """A page of ours, which loads nothing, in light and dark."""
-        if self._wanted is not None and not {name, f"{name}-dark"} & self._wanted:
+        if not self.is_wanted(name):
             return
         window, browser = self.page, self.page.context.browser
         assert browser is not None
@@ -254,7 +258,23 @@ def take_ours(camera: Camera, workspace: Workspace, pipeline: str) -> None:
             said = f"$ headway {' '.join(command)}\n{done.stdout}{done.stderr}"
             page.write_text(f"{card}<pre style='font-size: 13px'>{html.escape(said)}")
             camera.both(command[0], page.as_uri(), 640)
+        take_search(camera, Path(folder) / "search")
         take_site(camera, Path(folder) / "site")
+
+
+def take_search(camera: Camera, project: Path) -> None:
+    """The page of the search that the README begins with, as it says."""
+    if not camera.is_wanted("search-report"):
+        return
+    for part in ("deployments", "data_contracts/contracts"):
+        shutil.copytree(REPOSITORY / part, project / part)
+    (block,) = re.findall(r"```yaml\n(evaluation: .*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    with (project / "deployments" / "digits.yaml").open("a", encoding="utf-8") as file:
+        file.write(f"\n{block}")
+    command = (Path(sys.executable).with_name("headway"), "trials", "digits", "--workspace", project / "workspace")
+    subprocess.run(command, cwd=project, env=os.environ | {"HEADWAY_PROJECT": str(project)}, check=True)
+    (page,) = (project / "workspace").glob("ledger/*/trials.html")
+    camera.both("search-report", page.as_uri(), 1500)
 
 
 def take_site(camera: Camera, site: Path) -> None:

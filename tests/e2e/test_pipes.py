@@ -86,6 +86,7 @@ def test_what_another_process_or_a_library_opens_is_seen_and_what_is_only_looked
 
 
 # What a command does not open cannot keep it waiting. That this holds of files it only looks for is for `make soak`.
+@pytest.mark.long
 @pytest.mark.parametrize(
     "every_kind", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["opened", "every kind"]
 )

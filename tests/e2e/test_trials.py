@@ -388,6 +388,7 @@ def trials_command(new_project: Project, here: Command, prefect_here: None, fork
     return call
 
 
+@pytest.mark.long
 def test_the_best_of_trials_goes_through_the_gate_into_the_registry_and_a_repeat_finds_everything(
     new_project: Project, trials_command: Command
 ) -> None:
