@@ -15,6 +15,12 @@ class Shape:
     pattern: str
     is_time: bool = False
     """A text of it tells a moment: as a category it would be one that no later row has."""
+    is_mixed: bool = False
+    """Its texts are written in two ways, and no type of a column reads both."""
+
+
+MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?"
+ZONE = r"(Z|[+-][0-9]{2}:?[0-9]{2})"
 
 
 SHAPES = (
@@ -28,11 +34,10 @@ SHAPES = (
         pattern=r"[0-9]{1,2}(\.[0-9]{1,2}\.|/[0-9]{1,2}/)([0-9]{4}|[0-9]{2})( [0-9]{1,2}:[0-9]{2}(:[0-9]{2})?)?",
         is_time=True,
     ),
-    Shape(
-        name="a time",
-        pattern=r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:?[0-9]{2})?",
-        is_time=True,
-    ),
+    Shape(name="a time", pattern=MOMENT, is_time=True),
+    Shape(name="a time with a zone", pattern=MOMENT + ZONE, is_time=True),
+    # After both: what is all of one kind is that.
+    Shape(name="a time, some with a zone and some without", pattern=f"{MOMENT}{ZONE}?", is_time=True, is_mixed=True),
     Shape(name="two capital letters", pattern="[A-Z]{2}"),
     Shape(name="three capital letters", pattern="[A-Z]{3}"),
 )

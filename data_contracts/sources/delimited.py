@@ -55,6 +55,8 @@ class CsvChoice(NamedTuple):
     encoding: str = ""
     decimal: str = ""
     timestamp_format: str = ""
+    null: tuple[str, ...] = ()
+    """Spellings of a missing value, besides those that are found."""
 
     @property
     def options(self) -> str:
@@ -81,14 +83,20 @@ class WrittenAs(NamedTuple):
     """Columns whose numbers have a mark between thousands, which is taken out."""
 
 
-def csv_choice(delimiter: str, encoding: str, decimal: str, timestamp_format: str = "") -> CsvChoice:
+def csv_choice(
+    delimiter: str, encoding: str, decimal: str, timestamp_format: str = "", null: Sequence[str] = ()
+) -> CsvChoice:
     """The words of a command line, checked before any file is opened.
 
     Raises:
         ConfigError: one of them is none, or delimiter and decimal are the same.
     """
     given = CsvChoice(
-        SPELLED.get(delimiter.lower(), delimiter), _encoding(encoding) if encoding else "", decimal, timestamp_format
+        SPELLED.get(delimiter.lower(), delimiter),
+        _encoding(encoding) if encoding else "",
+        decimal,
+        timestamp_format,
+        tuple(null),
     )
     if timestamp_format and (problem := format_problem(timestamp_format)):
         raise ConfigError(f"{problem}.", where=f"--timestamp-format {timestamp_format!r}")
@@ -145,7 +153,10 @@ def written_as(place: str, given: CsvChoice, *, is_tabs: bool) -> WrittenAs:
     delimiter, *also = fitting or [","]
     skipped = _lines_above(head, delimiter)
     head = "".join(_lines(head)[skipped:])
-    columns = _columns(head, delimiter)
+    columns = [
+        [name, *("" if value in given.null else value for value in values)]
+        for name, *values in _columns(head, delimiter)
+    ]
     formats, unclear = ([given.timestamp_format], False) if given.timestamp_format else _dates(columns)
     numbers = _numbers(columns, delimiter, given.decimal)
 
@@ -162,8 +173,8 @@ def written_as(place: str, given: CsvChoice, *, is_tabs: bool) -> WrittenAs:
         "timestamp_formats": formats,
         "skip_rows": skipped,
     }
-    if gaps := _gaps(columns, numbers.written, units):
-        found["nulls"] = ["", *gaps]
+    if gaps := [*_gaps(columns, numbers.written, units), *given.null]:
+        found["nulls"] = [*dict.fromkeys(["", *gaps])]
     has_index = head.startswith((delimiter, f'""{delimiter}'))
     options = CsvOptions.model_validate(found)
     return WrittenAs(options, has_index, tuple(also), unclear, names(numbers.unclear), names(numbers.grouped))

@@ -111,7 +111,8 @@ def csv_batches(path: Path, where: str, options: CsvOptions, columns: Mapping[st
                 except pa.ArrowInvalid:
                     row = num_rows + _first_refused(name, texts, types[name], options)
                     place_of_row = _place_of(where, row_number(options, row))
-                    raise _refused_value(name, f"a value is no {types[name]}", place_of_row) from None
+                    detail = f"a value is no {types[name]}{_form(str(types[name]), options)}"
+                    raise _refused_value(name, detail, place_of_row) from None
                 batch = batch.set_column(place, name, values)
             num_rows += batch.num_rows
             yield batch
@@ -219,11 +220,36 @@ def _opened(
             yield csv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
     except pa.ArrowException as error:
         # `from None`, because Arrow's message quotes the value, and a traceback would show it.
-        raise _refused(where, str(error), irregular, list(types), options.max_row_bytes) from None
+        names = _all_names(path, where, options) if types and _COLUMN.search(str(error)) else []
+        raise _refused(where, str(error), irregular, names, options) from None
 
 
-def _refused(where: str, message: str, irregular: list[Any], names: list[str], max_row_bytes: int) -> DataError:
-    """What Arrow says without the value it quotes."""
+def _all_names(path: Path, where: str, options: CsvOptions) -> list[str]:
+    """As the file has them; empty where its header cannot be read."""
+    opening = _opened(path, where, options, {}, lambda _: "skip")
+    with contextlib.suppress(DataError, UnicodeDecodeError), _unheard_where_undecodable(), opening as reader:
+        return list(reader.schema.names)
+    return []
+
+
+def _form(kind: str, options: CsvOptions) -> str:
+    """How values of this Arrow type are written, where that is for people to know; empty of others."""
+    if kind.startswith("date"):
+        return ", such as 2026-01-31"
+    if not kind.startswith("timestamp"):
+        return ""
+    if "tz=" in kind:
+        return ", such as 2026-01-31T14:30:00Z"
+    formats = "".join(f", or as `{each}` writes it" for each in options.timestamp_formats)
+    return f", such as 2026-01-31 or 2026-01-31T14:30:00, without a zone{formats}"
+
+
+def _refused(where: str, message: str, irregular: list[Any], names: list[str], options: CsvOptions) -> DataError:
+    """What Arrow says without the value it quotes.
+
+    Args:
+        names: of all columns of the file, the ones that are not read among them: so Arrow counts.
+    """
     row = _ROW.search(message)
     place = _place_of(where, int(row[1])) if row else where
     if irregular:
@@ -239,10 +265,11 @@ def _refused(where: str, message: str, irregular: list[Any], names: list[str], m
         if "invalid UTF8" in message:
             encoding = "encoding in `source.csv.encoding`, such as cp1252."
             return _refused_value(name, "a value is not UTF-8", place, encoding)
-        return _refused_value(name, f"a value is no {kind[1]}" if kind else "a value cannot be read", place)
+        detail = f"a value is no {kind[1]}{_form(kind[1], options)}" if kind else "a value cannot be read"
+        return _refused_value(name, detail, place)
     if "straddl" in message:
         return DataError(
-            f"a row is longer than {max_row_bytes:,} bytes, or a quote is never closed.",
+            f"a row is longer than {options.max_row_bytes:,} bytes, or a quote is never closed.",
             where=where,
             advice="Close the quote, or raise source.csv.max_row_bytes.",
         )

@@ -23,7 +23,7 @@ from headway.data_contracts.drafting.leaking_inputs import NO_LEAKS, LeakingInpu
 from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile, profile_rows
 from headway.data_contracts.scans.rows_database import ROWS, RowsDatabase, identifier, out_of_memory
 from headway.data_contracts.sources.delimited import FOUND, CsvChoice
-from headway.data_contracts.sources.inference import GuessedSource, guess_source
+from headway.data_contracts.sources.inference import TABLES, GuessedSource, guess_source
 from headway.data_contracts.sources.reading import rows_files, take_snapshot
 from headway.data_contracts.store.documents import Snapshot
 from headway.data_contracts.store.errors import ConfigError, DataError
@@ -56,6 +56,7 @@ MAX_NAMED = 5
 MAX_RARE_RATIO = 0.01
 """Of all rows: a class of no more may be mistyped."""
 
+QUARANTINED = "Once it is a number, `unparsable_rows: quarantine` of the contract leaves out rows with other such cells"
 LEAK_EXCLUDED = "If it is known when the model is asked, put it back and say `promotion: {label_leak: allow}`"
 
 
@@ -70,8 +71,8 @@ class ContractDraft(NamedTuple):
     leaks: LeakingInputs
     excluded: list[ExcludedColumn]
     """Columns that the model would not read."""
-    is_table: bool
-    """Whether the model reads columns."""
+    encoder: dict[str, Any]
+    """The drafted fields of `shards.encoder`."""
     class_rows: dict[str, int]
     """By class of a text label, its rows; empty of any other."""
 
@@ -183,7 +184,7 @@ def write_draft(
         facts,
         leaks,
         excluded_columns(profile, encoder, leaks),
-        encoder["kind"] == "tabular",
+        encoder,
         class_rows,
     )
 
@@ -233,6 +234,8 @@ def _profile(found: GuessedSource, base: Path, label: str) -> _Profiled:
                     partitions = _partitions(snapshot)
                     columns = tuple(_with_partition(each, partitions) for each in profile.columns)
                     profile = replace(profile, columns=columns)
+                    if not found.spec.is_table:
+                        _require_text(snapshot, profile, found.spec.uri)
                     return _drafted(connection, snapshot, profile, is_text=not found.spec.is_table, label=label)
             except duckdb.OutOfMemoryException as error:
                 raise out_of_memory(database.memory_limit) from error
@@ -243,6 +246,20 @@ def _profile(found: GuessedSource, base: Path, label: str) -> _Profiled:
                     where=found.spec.uri,
                     advice="Look for values that no type should hold, such as a date in the year 1,000,000.",
                 ) from error
+
+
+def _require_text(snapshot: Snapshot, profile: TableProfile, where: str) -> None:
+    """Raises `DataError`: none of the files, which are no tables, is a text."""
+    # Null where a file is no UTF-8.
+    if next(each for each in profile.columns if each.name == "num_chars").num_values:
+        return
+    first = min(file.path for file in snapshot.files)
+    more = f", nor any of {count(len(snapshot.files) - 1, 'other file')}" if len(snapshot.files) > 1 else ""
+    raise DataError(
+        f"{first} is no table and no UTF-8 text{more}.",
+        where=where,
+        advice=f"Save a table as CSV or Parquet, under a name that ends in {', '.join(TABLES)}; texts as UTF-8.",
+    )
 
 
 def _drafted(
@@ -342,17 +359,30 @@ def print_profiled(drafted: ContractDraft, console: Console) -> None:
         verb = "repeats" if profile.num_repeated == 1 else "repeat"
         repeated = f"{count(profile.num_repeated, 'row')} {verb} an earlier one: the contract warns of such"
         console.print(Text(one_line(repeated), style="yellow"))
-    for line in _stray_lines(profile):
+    for line in _stray_lines(drafted):
         console.print(Text(one_line(line), style="yellow"))
     if suspected:
         console.print(Text(one_line(f"may hold personal data: {', '.join(suspected)}"), style="yellow"))
-    if drafted.is_table:
+    if drafted.encoder["kind"] == "tabular":
         _print_columns(drafted, console)
+    else:
+        console.print(Text(one_line(f"model        {_language_model(drafted)}"), style="yellow"))
 
 
-def _stray_lines(profile: TableProfile) -> Iterator[str]:
+def _language_model(drafted: ContractDraft) -> str:
+    """What is drafted where no column is to be predicted, for whoever expected one."""
+    if not drafted.source.spec.is_table:
+        files = count(drafted.profile.num_rows, "file")
+        tables = ", ".join(TABLES)
+        return f"a language model of texts, for {files} of no table: a table's name ends in {tables}"
+    column = drafted.encoder["column"]
+    what = "lists of tokens" if drafted.encoder["kind"] == "token-ids" else "texts"
+    return f"a language model of the {what} in `{column}`. `--label COLUMN` drafts a model of the other columns"
+
+
+def _stray_lines(drafted: ContractDraft) -> Iterator[str]:
     """What a few cells make of a column: one that is no number, and all of its numbers are texts."""
-    nearly = {column.name: column.stray for column in profile.columns if column.stray is not None}
+    nearly = {column.name: column.stray for column in drafted.profile.columns if column.stray is not None}
     headers = [name for name, stray in nearly.items() if name in stray.examples]
     if headers:
         yield f"header       stands among the rows, too, by {_named(headers)}: take that line out, and draft anew"
@@ -360,8 +390,13 @@ def _stray_lines(profile: TableProfile) -> Iterator[str]:
     for name, stray in itertools.islice(others, MAX_NAMED):
         few = ", ".join(map(repr, stray.examples))
         are = "1 value is none" if stray.num_rows == 1 else f"{stray.num_rows:,} values are none"
-        advice = "correct them, or say `source.csv.nulls` if they are gaps, and draft anew"
-        yield f"no numbers   `{name}` is text, though nearly all of it are numbers; {are}, such as {few}: {advice}"
+        it = "it" if stray.num_rows == 1 else "them"
+        advice = f"correct {it}"
+        if drafted.source.spec.format == "csv":
+            gaps = " ".join(f"--null {shlex.quote(text)}" for text in stray.examples)
+            advice += f", or take {it} for {'a gap' if stray.num_rows == 1 else 'gaps'} by `{gaps}`"
+        said = f"`{name}` is text, though nearly all of it are numbers; {are}, such as {few}"
+        yield f"no numbers   {said}: {advice}, and draft anew. {QUARANTINED}"
 
 
 def _print_written_as(drafted: ContractDraft, console: Console) -> None:
@@ -389,7 +424,8 @@ def _print_written_as(drafted: ContractDraft, console: Console) -> None:
         line = f"numbers      read without {' and '.join(marks)}: `source.csv.thousands` and `units` say it"
         console.print(Text(one_line(line)))
     if gaps := [each for each in csv.nulls if each]:
-        line = f"{' and '.join(map(repr, gaps))} among numbers {'is a gap' if len(gaps) == 1 else 'are gaps'}"
+        are = f"{'is a gap' if len(gaps) == 1 else 'are gaps'}{' (as you said)' if {*gaps} <= {*given.null} else ''}"
+        line = f"{' and '.join(map(repr, gaps))} among numbers {are}"
         elsewhere = "in every other column, too: `source.csv.nulls` of the pipeline file says it"
         console.print(Text(one_line(f"             {line}, {elsewhere}")))
     if unclear := drafted.source.unclear_numbers:
@@ -465,6 +501,11 @@ def _class_lines(drafted: ContractDraft) -> Iterator[str]:
         what = f"{drafted.label.column} is {low:g} or {high:g}, and has fractions"
         advice = "write them as whole numbers or words (pandas: `.astype('Int64')`), and draft anew"
         yield f"two values   {what}. If these are classes, {advice}"
+    if drafted.label is not None and drafted.label.few_integers is not None:
+        low, high = drafted.label.few_integers
+        what = f"{drafted.label.column} has {drafted.label.num_values} whole numbers, {low:,} to {high:,}"
+        advice = "write `label_kind: class` and the recipe `tabular-classifier` into the pipeline file"
+        yield f"few values   {what}, and is drafted as a number. If these are classes, {advice}"
 
 
 TRUTHS = frozenset(["yes", "no", "y", "n", "true", "false", "t", "f", "on", "off", "0", "1"])

@@ -32,6 +32,8 @@ MOST_CATEGORIES, LEAST_ROWS_OF_ONE = 1000, 20
 """A text of no more values, of as many rows each on average, is a category; a value unknown to training is no error."""
 MOST_CODES = 4
 """Whole numbers of no more values may be codes without an order; of more, they are counts, ranks or years."""
+MOST_CLASSES_OF_INTEGERS = 10
+"""Of no more whole numbers to predict nobody can tell classes from amounts: it is said which was taken."""
 NUMBERS = ("integer", "float", "decimal")
 TIMES = ("date", "timestamp")
 
@@ -52,6 +54,8 @@ class LabelFacts(NamedTuple):
     num_nulls: int
     two_numbers: tuple[float, float] | None
     """All that a number to predict ever is, where that is two: mostly classes that were written with a fraction."""
+    few_integers: tuple[int, int] | None = None
+    """The least and the greatest of whole numbers to predict, where there are so few that they may be classes."""
 
     def line(self) -> str:
         what = f"a class of {self.num_values}" if self.kind == "class" else "a number"
@@ -115,10 +119,13 @@ def label_facts(profile: TableProfile, encoder: Mapping[str, Any], *, is_given: 
     how = "as you said" if is_given else "guessed by its name. `--label COLUMN` says another"
     kind = encoder["label_kind"]
     # Of so few the approximate count is exact.
-    two = None
-    if kind == "number" and column.num_distinct == 2 and column.low is not None and column.high is not None:
-        two = float(column.low), float(column.high)
-    return LabelFacts(column.name, kind, how, column.num_distinct, column.num_nulls, two)
+    two = few = None
+    if kind == "number" and column.low is not None and column.high is not None:
+        if column.num_distinct == 2:
+            two = float(column.low), float(column.high)
+        elif column.family == "integer" and column.num_distinct <= MOST_CLASSES_OF_INTEGERS:
+            few = int(column.low), int(column.high)
+    return LabelFacts(column.name, kind, how, column.num_distinct, column.num_nulls, two, few)
 
 
 def drafted_label(encoder: Mapping[str, Any]) -> Label | None:
@@ -155,6 +162,8 @@ def _reason(column: ColumnProfile) -> str:
     if column.is_partition:
         return "names the files' folder"
     # Moments hardly ever occur twice, and are no keys for it.
+    if column.shape is not None and column.shape.is_mixed:
+        return f"each text is {column.shape.name}, and no type reads both; write them alike, and draft anew"
     if column.shape is not None and column.shape.is_time:
         return f"each text is {column.shape.name}; as a date or timestamp, by `source.column_types`, it would be read"
     if column.is_unique and column.stray is None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.flows.console.options import AsJson, Decimal, Delimiter, Encoding, Label, TimestampFormat
+from headway.flows.console.options import AsJson, Decimal, Delimiter, Encoding, Label, Null, TimestampFormat
 from headway.flows.console.output import print_json
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
@@ -31,12 +31,13 @@ def init(
     encoding: Encoding = "",
     decimal: Decimal = "",
     timestamp_format: TimestampFormat = "",
+    null: Null = None,
 ) -> None:
     """Draft a contract and a pipeline file. Both are commented; nothing is overwritten."""
     from headway.data_contracts.sources.delimited import csv_choice
     from headway.flows.act.contract_init import draft, print_drafted
 
-    given = csv_choice(delimiter, encoding, decimal, timestamp_format)
+    given = csv_choice(delimiter, encoding, decimal, timestamp_format, null or ())
     print_drafted(draft(data, out=out, name=name, base=Path.cwd(), label=label, given=given))
 
 

@@ -17,6 +17,7 @@ from headway.flows.console.options import (
     Delimiter,
     Encoding,
     Label,
+    Null,
     Pipeline,
     TimestampFormat,
     WorkspaceUri,
@@ -36,6 +37,7 @@ def init_project(
     encoding: Encoding = "",
     decimal: Decimal = "",
     timestamp_format: TimestampFormat = "",
+    null: Null = None,
 ) -> None:
     """Write a project that retrains at once.
 
@@ -44,7 +46,7 @@ def init_project(
     from headway.data_contracts.sources.delimited import csv_choice
     from headway.flows.act.project_init import print_project, write_project
 
-    given = csv_choice(delimiter, encoding, decimal, timestamp_format)
+    given = csv_choice(delimiter, encoding, decimal, timestamp_format, null or ())
     print_project(write_project(name, data, Path.cwd(), label=label, given=given))
 
 

@@ -57,6 +57,14 @@ TimestampFormat = Annotated[
         metavar="FORMAT", help=f"How dates of delimited text are written besides ISO 8601, such as `%d.%m.%Y`; {_FOUND}"
     ),
 ]
+Null = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="SPELLING",
+        help="How delimited text writes a missing value, besides nothing at all, such as `?`; may be given again. "
+        "Usual spellings among numbers are found, and said.",
+    ),
+]
 Decimal = Annotated[
     str, typer.Option(metavar="MARK", help=f"What stands before a number's fraction: `.` or `,`; {_FOUND}")
 ]

@@ -95,6 +95,8 @@ class RetrainSummary(BaseModel):
     """Why the weights are not to the bit those of an undisturbed run; empty: they are."""
     waits: bool = False
     """Everything speaks for it, and a person is still to approve of it."""
+    remedy: str = ""
+    """What mends just what the promotion policy refuses; empty: nothing, or no check says."""
     evaluation: str = ""
     """Digest of the report that it was evaluated by."""
     steps: StepSummary | None = None
@@ -177,6 +179,7 @@ def summarise(
         leaderboard=[f"{each.name} {each.text}" for each in leaderboard(report, "champion")],
         registration=outcome.registration.sha256,
         waits=outcome.waits,
+        remedy=outcome.remedy,
         evaluation=evaluation.sha256,
         stages_found=[name for name, was_found in found.items() if was_found],
         stages_run=[name for name, was_found in found.items() if not was_found],
@@ -245,7 +248,9 @@ def champion_outcome(summary: RetrainSummary) -> str:
 
 
 def next_step(summary: RetrainSummary) -> str:
-    """What to try where a first version did not win; empty where there is a champion, or nothing was registered."""
+    """What to do where the policy refused; empty where only the champion is better, or nothing was registered."""
+    if summary.version and summary.remedy:
+        return f"{summary.remedy}; then retrain {summary.pipeline}"
     if not summary.version or summary.waits or summary.champion_version is not None:
         return ""
     return (

@@ -11,7 +11,7 @@ import sys
 import textwrap
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Never
 
@@ -36,6 +36,7 @@ from headway.tasks.ownership.pipeline_history import (
     FinishedRetrain,
     Hold,
     PipelineEvent,
+    RunState,
     read,
 )
 from headway.tasks.prove.scrub import ScrubReport, read_report
@@ -53,6 +54,11 @@ POINTED_AT = {f"refs/{PIPELINES}": (PipelineEvent.kind,), "refs/models": (Decisi
 COPIED = ("card", "resume")
 """Facts that a person copies."""
 MIN_WIDTH = 20
+ENDED_BETWEEN: Mapping[RunState | None, str] = {
+    "started": "the owner was interrupted before the retrain's last stage was done.",
+    "stopped": "it was stopped before the retrain's last stage was done.",
+}
+"""Why a run ended while none of its attempts was at work, by what its pipeline's history says of it."""
 
 
 class ModelStatus(BaseModel):
@@ -149,23 +155,32 @@ def read_status(workspace_uri: str) -> Status:
     """Raises `EnvironmentProblem`: there is no workspace, or it cannot be used."""
     workspace = Workspace.existing(workspace_uri)
     damaged = dict[str, str]()
-    kept = read_kept(workspace, damaged)
-    return Status(**dict(kept), runs=_runs(workspace), running=read_running(workspace), damaged=damaged)
+    # In this order: one that ends in between has its end in the history.
+    running = read_running(workspace)
+    history = _histories(workspace)
+    kept = _kept(workspace, history, damaged)
+    at_work = {retrain.pipeline for retrain in running}
+    left = {now.run: now for now in history if now.state in ENDED_BETWEEN and now.pipeline not in at_work}
+    return Status(**dict(kept), runs=_runs(workspace, left), running=running, damaged=damaged)
 
 
-def _runs(workspace: Workspace) -> list[RunStatus]:
+def _runs(workspace: Workspace, left: Mapping[str, PipelineEvent]) -> list[RunStatus]:
     here = {path.name for path in entries(workspace.local_root / "runs")}
     documents = (DOCUMENT.fullmatch(name) for name in workspace.names(f"documents/{RunSpec.kind}"))
     described = {name[1][:16]: name[1] for name in documents if name}
     # A run of another machine may have published no more than its claim.
     there = {name for top in ("runs", lease_records.OWNERS) for name in workspace.names(top)}
-    return [_run_or_what_lies_there(workspace, name, described.get(name)) for name in sorted(here | there)]
+    return [
+        _run_or_what_lies_there(workspace, name, described.get(name), left.get(name)) for name in sorted(here | there)
+    ]
 
 
-def _run_or_what_lies_there(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus:
+def _run_or_what_lies_there(
+    workspace: Workspace, name: str, described: Sha256 | None, left: PipelineEvent | None
+) -> RunStatus:
     """A loop of links, or a file where a folder belongs, in the place of one run hides none of the others."""
     try:
-        return _run(workspace, name, described)
+        return _run(workspace, name, described, left)
     except IntegrityError as error:
         problem = error.what
     except OSError as error:
@@ -194,7 +209,14 @@ def read_kept(workspace: Workspace, damaged: dict[str, str] | None = None) -> Ke
     Raises:
         IntegrityError: it is damaged, and nobody wants to be told so.
     """
-    history = [_history_of(workspace, name) for name in workspace.names(f"refs/{PIPELINES}")]
+    return _kept(workspace, _histories(workspace), damaged)
+
+
+def _histories(workspace: Workspace) -> list[PipelineEvent]:
+    return [_history_of(workspace, name) for name in workspace.names(f"refs/{PIPELINES}")]
+
+
+def _kept(workspace: Workspace, history: list[PipelineEvent], damaged: dict[str, str] | None) -> KeptStatus:
     asks = [now.requested for now in history if now.requested is not None]
     return KeptStatus(
         workspace=workspace.uri,
@@ -272,17 +294,19 @@ def _model(workspace: Workspace, name: str) -> ModelStatus:
     )
 
 
-def _run(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus:
+def _run(workspace: Workspace, name: str, described: Sha256 | None, left: PipelineEvent | None) -> RunStatus:
     """What this machine knows of a run, and what of it was published by any.
 
     Args:
         described: the run's whole digest, if its document is there.
+        left: how its pipeline stands, where that is in the midst of this run and no retrain of it goes on here.
     """
     folder = workspace.local_path(f"runs/{name}")
     here = run_lock.holder_of(folder)
     finished = workspace.exists(f"runs/{name}/{RESULT_NAME}")
     # The store is asked only where nothing here says who has the run.
-    there = None if workspace.is_local or here or finished else lease_records.remote_owner(workspace, name)
+    is_over = finished and left is None
+    there = None if workspace.is_local or here or is_over else lease_records.remote_owner(workspace, name)
     owner = here or there
     kept = set(committed_steps(folder / "checkpoints"))
     if not workspace.is_local:
@@ -290,7 +314,7 @@ def _run(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus
         kept |= {step for step in map(step_of, published) if step is not None}
     # While somebody works on the run, its newest attempt has no end to be shown.
     newest = None if run_lock.is_at_work(folder) else newest_attempt(folder)
-    is_open = newest is not None and newest.state != "done"
+    ended = "" if newest is None else _why_ended(newest, None if owner else left)
     return RunStatus(
         run=name,
         pipeline=_pipeline(workspace, described),
@@ -302,11 +326,25 @@ def _run(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus
         checkpoint_step=max(kept, default=None),
         finished=finished,
         folder=str(folder),
-        ended=newest.failure.what if newest is not None and is_open else "",
+        ended=ended,
         continued_by=_continued_by(newest, name, is_resumable=described is not None and not finished)
-        if newest is not None and is_open
+        if newest is not None and ended
         else "",
     )
+
+
+def _why_ended(attempt: AttemptRecord, left: PipelineEvent | None) -> str:
+    """Why the newest attempt, or its retrain after it, ended before its time; empty: neither did.
+
+    Of a retrain that ended between two attempts, or before there was a version, the pipeline's history alone tells.
+    """
+    if attempt.state != "done":
+        return attempt.failure.what
+    if left is None:
+        return ""
+    # What failed has an entry of its own, with its card.
+    has_failed = left.failed is not None and left.failed.failed_unix_s >= (attempt.end_unix_s or 0.0)
+    return "" if has_failed else ENDED_BETWEEN[left.state]
 
 
 def newest_attempt(folder: Path) -> AttemptRecord | None:

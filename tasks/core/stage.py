@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial, update_wrapper, wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
@@ -118,7 +119,23 @@ def find_or_make(
     span: str = "",
     exclusive: bool = False,
 ) -> Link:
-    """The document of a stage, found under the key of all its inputs or made now.
+    """The document of a stage, found under the key of all its inputs or made now; see `found_or_made`."""
+    with found_or_made(context, stage, inputs, make, shown=shown, span=span, exclusive=exclusive) as link:
+        return link
+
+
+@contextlib.contextmanager
+def found_or_made(
+    context: RunContext,
+    stage: str,
+    inputs: Mapping[str, Any],
+    make: Callable[[], StageOutput],
+    *,
+    shown: str = "",
+    span: str = "",
+    exclusive: bool = False,
+) -> Iterator[Link]:
+    """The document of a stage, found under the key of all its inputs or made now; the body belongs to the stage.
 
     A record whose files are damaged is made again, and the ledger says what was wrong with it. Nothing is started once
     the flow run's time is over.
@@ -140,7 +157,8 @@ def find_or_make(
             found = find_and_renew(context, stage, inputs)
             fields["found"] = found is not None
             if found is not None:
-                return found.document
+                yield found.document
+                return
             if context.finds_only:
                 raise StageNotFound(stage)
             # After the look-up: what is found takes no time, so that also a flow run whose time is over may use it.
@@ -166,7 +184,7 @@ def find_or_make(
             # Beside the document, not in it: equal inputs have to give equal bytes, whenever they are made.
             provenance={"unix_s": time.time(), "duration_s": round(took_s, 3), "pipeline": context.pipeline, **steps},
         )
-        return link
+        yield link
 
 
 def find_and_renew(context: RunContext, stage: str, inputs: Mapping[str, Any]) -> stages.StageRecord | None:

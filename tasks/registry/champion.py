@@ -29,6 +29,8 @@ class RegistrationOutcome(Frozen):
     reason: str
     waits: bool = False
     """It passed everything but a person's approval."""
+    remedy: str = ""
+    """What mends just what the policy refuses; empty: no check says."""
 
 
 def settle(
@@ -50,7 +52,7 @@ def settle(
     # Whatever is decided next: the newest candidate is the challenger even if it is refused.
     move_alias(context, model, "challenger", registration, reason="newest candidate", detail=detail)
     now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
-    is_champion, promoted, waits = now is not None and now.target == registration, False, False
+    is_champion, promoted, waits, remedy = now is not None and now.target == registration, False, False, ""
     if now is not None and is_champion:
         reason = f"is the champion: {now.reason}"
     elif model_refs.was_champion(workspace, model, registration):
@@ -66,6 +68,7 @@ def settle(
         # Before the move, whose entry names it: no champion is without a reason on record.
         kept = decisions.record(workspace, decision, version=version, by=by)
         promoted, waits, reason = decision.promote, decision.waits, decision.reason
+        remedy = decision.known_remedy
         if promoted:
             made = {"version": version, "how": "retrain", "by": by, "decision": kept.sha256}
             promoted = ensure_champion(context, model, registration, expected=now, why=reason, detail=made)
@@ -79,6 +82,7 @@ def settle(
         is_champion=is_champion or promoted,
         reason=reason,
         waits=waits,
+        remedy=remedy,
     )
 
 

@@ -36,12 +36,8 @@ MAX_DESCRIPTION = 5000
 MARKS = {"passed": "✔ passed", "failed": "✖ failed", "not evaluated": "– not evaluated", "waiting": "… waits"}
 
 
-def cards_folder(model: str) -> str:
-    return f"cards/{model}"
-
-
 def card_path(model: str, registration: Link) -> str:
-    return f"{cards_folder(model)}/{registration.sha256[:16]}.md"
+    return f"{model_refs.cards_folder(model)}/{registration.sha256[:16]}.md"
 
 
 def attach(versions: ModelVersions, registration: Link, version: str) -> None:

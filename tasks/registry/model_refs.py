@@ -30,6 +30,11 @@ def versions_ref(model: str) -> str:
     return f"models/{model}/versions"
 
 
+def cards_folder(model: str) -> str:
+    """Of a model's versions each has a card there."""
+    return f"cards/{model}"
+
+
 def alias_ref(model: str, alias: str) -> str:
     return f"models/{model}/{alias}"
 
@@ -143,21 +148,32 @@ def require_in_use(workspace: Workspace, model: str, version: str, registration:
 
 
 def require_model(workspace: Workspace, name: str) -> None:
-    """Raises `ConfigError`: nothing was registered under this name; says what there is."""
+    """Raises `ConfigError`: nothing was registered under this name, or not to its end; says what there is."""
     # A name with a slash is none, and would be a path.
     if "/" in name or refs.newest_number(workspace, versions_ref(name)) == 0:
         known = {*workspace.names("models"), *workspace.names("refs/models")}
+        if name in known and not _had_version(workspace, name):
+            raise ConfigError(
+                f"the registration of model {name!r} was interrupted, or goes on: its files are here, and no version.",
+                where=f"{workspace.uri}/models/{name}",
+                advice="Give the command again, and it is finished; `headway status` shows the command of each run.",
+            )
         if name in known:
             raise ConfigError(
                 f"files of model {name!r} are here, and nothing names a version of it.",
                 where=f"{workspace.uri}/refs/{versions_ref(name)}",
-                advice="If it had one, bring that folder back from a copy of the workspace; else retrain.",
+                advice="It had one: bring that folder back from a copy of the workspace.",
             )
         raise ConfigError(
             f"no model {name!r} in this workspace.",
             where=workspace.uri,
             advice=f"It has: {', '.join(sorted(known)) or 'none yet; run `headway retrain`'}.",
         )
+
+
+def _had_version(workspace: Workspace, model: str) -> bool:
+    """Whether what follows a version's first record was written: other refs, or a card."""
+    return bool(workspace.names(f"refs/models/{model}") or workspace.names(cards_folder(model)))
 
 
 MODEL_URI = re.compile(r"^models:/(?P<name>[^/@]+)(?:@(?P<alias>[a-z]+)|/(?P<version>\d+))$")

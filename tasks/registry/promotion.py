@@ -22,9 +22,8 @@ from headway.tasks.registry.promotion_decision import (
 from headway.tasks.registry.promotion_spec import PromotionSpec, SliceLimits
 from headway.training.evaluation.measures import GREATER_IS_BETTER, shown_measure
 
-LEAK_ADVICE = (
-    "Take the column out of the inputs, or say `promotion: {label_leak: allow}` if it is known when the model is asked"
-)
+LEAK_KEY = "say `promotion: {label_leak: allow}`"
+LEAK_ADVICE = f"Take the column out of the inputs, or {LEAK_KEY} if it is known when the model is asked"
 TOO_FEW = "too few examples to judge"
 MOST_TIMES = 10
 """As many examples as there are: a difference that takes more to be seen is none worth a champion."""
@@ -260,7 +259,12 @@ def _label_leak(policy: PromotionSpec, subject: Subject) -> Iterator[PromotionCh
     held = leak.passed or policy.label_leak == "allow"
     words = "" if leak.passed else "; the policy allows it" if held else f". {LEAK_ADVICE}"
     status: CheckStatus = "passed" if held else "failed"
-    yield PromotionCheck(name="label leak", status=status, detail=f"{leak.observed}{words}")
+    columns, alone, _ = leak.observed.partition(" alone ")
+    remedy = ""
+    # Also refused is what could not be looked at, of which no column is known.
+    if alone and not held:
+        remedy = f"take {columns} out of the inputs in `shards.encoder`, or {LEAK_KEY} if known when the model is asked"
+    yield PromotionCheck(name="label leak", status=status, detail=f"{leak.observed}{words}", remedy=remedy)
     likely = subject.likely_leak
     if likely is not None and not likely.passed:
         detail = f"{likely.observed}, which refuses nothing. {LIKELY_LEAK_ADVICE}"

@@ -28,6 +28,8 @@ class PromotionCheck(Frozen):
     limit: float | None = None
     too_few_examples: bool = Field(default=False, exclude_if=operator.not_)
     """Failed for want of examples: the figure is better, and its interval holds the limit too."""
+    remedy: str = Field(default="", exclude_if=operator.not_)
+    """What a person can do about it, where it failed and that is known."""
     measured_on: str = Field(default="", exclude_if=operator.not_)
     """The kind of machine that the value depends on; empty: on none."""
 
@@ -58,10 +60,17 @@ class Decision(Document):
     @property
     def remedy(self) -> str:
         """What a person can do about what failed."""
+        if self.known_remedy:
+            return f"{self.known_remedy[0].upper()}{self.known_remedy[1:]}, and retrain."
         if any(check.too_few_examples for check in self.failed):
             # Another recipe may be no better at all, and it would not be told either.
             return "Raise shards.heldout_fraction or add rows, so that more examples judge it, and retrain."
         return "Retrain with new data or another recipe."
+
+    @property
+    def known_remedy(self) -> str:
+        """What mends just what failed, as the beginning of a sentence; empty: no check says."""
+        return "; ".join(check.remedy for check in self.failed if check.remedy)
 
     @property
     def waits(self) -> bool:

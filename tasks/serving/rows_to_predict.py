@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from headway.training.data.encode.source_columns import plain
 from headway.training.data.encode.times import WITH_ZONE, WITHOUT_ZONE
 
 ROWS = "rows to predict"
+MAX_NAMED = 5
+"""Columns of a message."""
 KINDS = "an Arrow table, a pandas or Polars frame, a dict of columns, a list of dicts, or one row as a dict or Series"
 
 
@@ -29,7 +32,10 @@ def as_table(rows: Any) -> pa.Table:
         if isinstance(rows, pa.Table):
             return rows
         if isinstance(rows, Mapping):
-            return pa.table(dict(rows) if _has_columns(rows) else {name: [value] for name, value in rows.items()})
+            if not _has_columns(rows):
+                return pa.table({name: [value] for name, value in rows.items()})
+            _require_equal_length(rows)
+            return pa.table({name: _dense(values) for name, values in rows.items()})
         if _is_series(rows):
             return as_table(dict(rows.items()))
         if isinstance(rows, Sequence) and not isinstance(rows, str) and all(isinstance(each, Mapping) for each in rows):
@@ -37,11 +43,63 @@ def as_table(rows: Any) -> pa.Table:
             names = dict.fromkeys(name for each in rows for name in each)
             return pa.table({name: [each.get(name) for each in rows] for name in names})
         if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__dataframe__"):
-            return pa.table(rows)
+            _require_no_column_twice(rows)
+            return pa.table(_dense_frame(rows))
     except UNREADABLE as error:
         what = _unreadable_column(rows) or f"they cannot be read as columns ({_message(error)})"
         raise DataError(f"{what}.", where=ROWS, advice="Give each column values of one kind.") from error
     raise DataError(f"a {type(rows).__name__} holds no rows.", where=ROWS, advice=f"Give {KINDS}.")
+
+
+def _require_no_column_twice(frame: Any) -> None:
+    """Raises `DataError`; of pandas' frames alone, for others have no such columns."""
+    twice = [name for name, number in Counter(_frame_columns(frame)).items() if number > 1]
+    if twice:
+        what = f"have column{'s' * (len(twice) > 1)} {', '.join(map(repr, twice[:MAX_NAMED]))} twice."
+        raise DataError(what, where=ROWS, advice="Give each column once.")
+
+
+def _frame_columns(rows: Any) -> list[Any]:
+    """Of a pandas or Polars frame; of Arrow's tables `columns` are no names."""
+    return [*rows.columns] if hasattr(rows, "dtypes") else []
+
+
+def _require_equal_length(columns: Mapping[Any, Any]) -> None:
+    """Raises `DataError`, which names the columns of another length than most."""
+    lengths = {name: len(values) for name, values in columns.items() if hasattr(values, "__len__")}
+    usual = Counter(lengths.values()).most_common(1)[0][0]
+    others = [f"{name!r} has {number:,}" for name, number in lengths.items() if number != usual]
+    if others:
+        like = next(name for name, number in lengths.items() if number == usual)
+        raise DataError(
+            f"are columns of unequal length: {like!r} has {usual:,} values, {', '.join(others[:MAX_NAMED])}.",
+            where=ROWS,
+            advice="Give each column one value for each row, null where there is none.",
+        )
+
+
+def _is_sparse(values: Any) -> bool:
+    """Whether pandas keeps them without those that are equal, as Arrow cannot; pandas is not imported for that."""
+    return _is_sparse_type(getattr(values, "dtype", None))
+
+
+def _is_sparse_type(kind: Any) -> bool:
+    return type(kind).__name__ == "SparseDtype"
+
+
+def _dense(values: Any) -> Any:
+    return np.asarray(values) if _is_sparse(values) else values
+
+
+def _dense_frame(frame: Any) -> Any:
+    names = _frame_columns(frame)
+    sparse = [name for name, kind in zip(names, frame.dtypes, strict=True) if _is_sparse_type(kind)] if names else []
+    if not sparse:
+        return frame
+    dense = frame.copy(deep=False)
+    for name in sparse:
+        dense[name] = _dense(frame[name])
+    return dense
 
 
 def _unreadable_column(rows: Any) -> str:
@@ -144,18 +202,23 @@ def _times(column: pa.Array, name: str, wanted: pa.DataType, first_row: int) -> 
     fitted = WITHOUT_ZONE if wanted.tz is None else WITH_ZONE
     if types.is_timestamp(column.type):
         if (column.type.tz is None) != (wanted.tz is None):
-            raise _other(name, column, fitted)
+            raise _other(name, column, fitted, advice=_form(wanted))
         return column
     if types.is_date(column.type) and wanted.tz is None:
         return column
     if not types.is_string(column.type):
-        raise _other(name, column, fitted)
+        raise _other(name, column, fitted, advice=_form(wanted))
     try:
         return pc.cast(column, wanted)
     except pa.ArrowInvalid:
         row = first_row + next(row for row in range(len(column)) if not _is_time(column[row : row + 1], wanted))
         # `from None`: Arrow's message quotes the value.
-        raise _other(name, column, fitted, f", and holds another text in row {row}") from None
+        raise _other(name, column, fitted, f", and holds another text in row {row}", advice=_form(wanted)) from None
+
+
+def _form(wanted: pa.TimestampType) -> str:
+    texts = "2026-01-31 or 2026-01-31T14:30:00" if wanted.tz is None else "2026-01-31T14:30:00Z"
+    return f"Texts are written as {texts}; else convert it to the type of the rows that the model was trained on."
 
 
 def _is_time(text: pa.Array, wanted: pa.DataType) -> bool:
@@ -188,8 +251,10 @@ def _whole(column: pa.Array, name: str, first_row: int) -> pa.Array:
         raise _other(name, column, "whole numbers", f", and holds another in row {row}") from error
 
 
-def _other(name: str, column: pa.Array, fitted: str, more: str = "") -> DataError:
-    advice = "Convert it to the type of the rows that the model was trained on."
+CONVERT = "Convert it to the type of the rows that the model was trained on."
+
+
+def _other(name: str, column: pa.Array, fitted: str, more: str = "", *, advice: str = CONVERT) -> DataError:
     return DataError(f"column {name!r} is {column.type} and was fitted as {fitted}{more}.", where=ROWS, advice=advice)
 
 

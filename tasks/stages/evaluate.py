@@ -43,7 +43,6 @@ from headway.tasks.core.pages import contract_page, evaluation_page
 from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
 from headway.tasks.registry import model_refs
 from headway.tasks.registry.evaluation_report import ReportContext, render_markdown
-from headway.tasks.registry.model_card import cards_folder
 from headway.tasks.reports.evaluation_page import PageFacts, render_html
 from headway.tasks.reports.evidence import publish_curve, publish_outputs, read_evidence
 from headway.tasks.rows.earlier_splits import earlier_splits
@@ -345,7 +344,7 @@ def page_facts(bench: ScoringHarness, run: RunSpec, report: EvaluationReport, mo
             ("Shards", f"../{document_path(report.manifest)}", report.manifest.short),
             ("Run", f"../{run_folder(run.link)}/", run.link.short),
             # Its card is written when it is registered, and the registration names this report.
-            ("Card", f"../{cards_folder(model)}/", f"cards of {model}"),
+            ("Card", f"../{model_refs.cards_folder(model)}/", f"cards of {model}"),
         ),
         dates=tuple((f"Newest row, {each.rule_id}", report_text.moment(each.unix_s)) for each in receipt.freshness),
     )

@@ -19,7 +19,7 @@ from headway.tasks.core.candidate import Candidate, read_candidate, require_file
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.outlook import Outlook, look_up, would_run
 from headway.tasks.core.pages import contract_page
-from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
+from headway.tasks.core.stage import StageOutput, found_or_made, stage_task
 from headway.tasks.registry import mlflow_store, model_card, model_refs
 from headway.tasks.registry.champion import RegistrationOutcome, settle, unregistered
 from headway.tasks.registry.model_export import export_graph, save_model
@@ -80,18 +80,20 @@ def register(
         RegistryError: MLflow does not answer; retried, then told.
         RefConflict: another writer promoted first; run again to be evaluated against the new champion.
     """
-    link = find_or_make(
+    # One span for all of it: until there is a version, nobody is to read that the stage is done.
+    with found_or_made(
         context,
         "register",
         registration_inputs(registry, checkpoint),
         lambda: _export(context, registry, launch, checkpoint, evaluation),
         shown=registry.model,
         exclusive=True,
-    )
-    if not context.may_register:
-        return unregistered(context.workspace, registry.model, link, evaluation, promotion)
-    with context.ledger.span("register.mlflow"), model_versions(context, registry.model, registry.tracking_uri) as made:
-        outcome = settle(made, link, evaluation, promotion)
+    ) as link:
+        if not context.may_register:
+            return unregistered(context.workspace, registry.model, link, evaluation, promotion)
+        versions = model_versions(context, registry.model, registry.tracking_uri)
+        with context.ledger.span("register.mlflow"), versions as made:
+            outcome = settle(made, link, evaluation, promotion)
     card = model_card.card_path(registry.model, link)
     about = f"{registry.model} version {outcome.version}"
     show_markdown(artifact_key(context.pipeline, "model"), lambda: context.workspace.read(card).decode(), about)

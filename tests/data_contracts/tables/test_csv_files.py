@@ -357,6 +357,20 @@ def test_a_format_without_a_date_or_of_unknown_parts_is_refused(wrong: str) -> N
         CsvOptions(timestamp_formats=(wrong,))
 
 
+@pytest.mark.parametrize("index", ["", ","])
+def test_a_value_that_is_none_is_of_the_column_that_it_stands_in_whichever_are_read(tmp_path: Path, index: str) -> None:
+    """Arrow counts all columns of the file."""
+    path = write(tmp_path, f"{index}n,text,price,day\n{'0,' if index else ''}1,a,2.5,26.03.2024\n")
+    for kind, form in (
+        ("timestamp[us]", "such as 2026-01-31 or 2026-01-31T14:30:00, without a zone"),
+        ("timestamp[us, tz=UTC]", "such as 2026-01-31T14:30:00Z"),
+        ("date32[day]", "such as 2026-01-31"),
+    ):
+        with pytest.raises(DataError, match="column `day`: a value is no ") as refused:
+            rows(path, CsvOptions(), n="int64", day=kind)
+        assert form in str(refused.value)
+
+
 def test_a_ragged_row_that_is_no_utf8_is_refused_without_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

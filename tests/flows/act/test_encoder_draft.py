@@ -12,7 +12,7 @@ import pytest
 from headway.data_contracts.drafting.profile import TableProfile, profile_rows
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.column_types import type_name
-from headway.flows.act.encoder_draft import RECIPES, draft_encoder, excluded_columns, recipe_for
+from headway.flows.act.encoder_draft import RECIPES, draft_encoder, excluded_columns, label_facts, recipe_for
 from headway.training.config.encoder_specs import ENCODER_SPEC
 from headway.training.recipes.built_in import BUILT_IN
 
@@ -173,3 +173,30 @@ def test_each_column_that_is_not_read_has_its_reason() -> None:
     assert list(excluded) == ["id", "email", "at"]
     assert excluded["id"] == "no value occurs twice" and "personal" in excluded["email"]
     assert excluded["at"] == "is one and the same moment"
+
+
+def test_times_with_a_zone_and_without_in_one_column_are_read_by_no_type() -> None:
+    times = [f"2026-01-{n % 28 + 1:02}T00:{n % 60:02}:00" for n in range(NUM_ROWS)]
+    columns = {
+        "mixed": [f"{each}{'Z' * (n % 2)}" for n, each in enumerate(times)],
+        "plain": times,
+        "zoned": [f"{each}+01:00" for each in times],
+        "x": numbers(),
+    }
+    profile = profiled(columns)
+    excluded = dict(excluded_columns(profile, draft_encoder(profile, is_text=False)))
+    assert "no type reads both; write them alike" in excluded["mixed"]
+    assert "`source.column_types`" in excluded["plain"] and "`source.column_types`" in excluded["zoned"]
+
+
+def test_few_whole_numbers_to_predict_may_be_classes_and_are_said() -> None:
+    def few(label: list[Any]) -> tuple[int, int] | None:
+        profile = profiled({"x": [number % 97 / 2 for number in range(len(label))], "y": label})
+        facts = label_facts(profile, draft_encoder(profile, is_text=False, label="y"), is_given=True)
+        assert facts is not None
+        return facts.few_integers
+
+    assert few([1, 2, 4] * 13) == (1, 4)
+    assert few([1, 2, 4] * 100) is None, "a class, as its own line says"
+    assert few(list(range(11)) * 5) is None
+    assert few([1.5, 2.5, 4.5] * 13) is None

@@ -551,7 +551,10 @@ def test_a_header_among_the_rows_stray_cells_and_mistyped_classes_are_said(headw
     )
     assert "`visits` is text, though nearly all of it are numbers;" in drafted.out
     assert "`amount` is text, though" not in drafted.out
-    assert "values are none, such as 'k.A.', 'oops', 'visits': correct them, or say `source.csv.nulls`" in drafted.out
+    assert (
+        "values are none, such as 'k.A.', 'oops', 'visits': correct them, or take them for gaps by `--null k.A. --null "
+        "oops --null visits`, and draft anew" in drafted.out
+    )
     assert "rare         'No ' in 1 row, 'churn' in 1 row, 'yse' in 1 row: a class each. If they are" in drafted.out
     assert "alike        'No ' and 'no': a class each, though case and spaces alone differ: write" in drafted.out
     assert f"amount (text, though {NUM_ROWS + 2} of {NUM_ROWS + 3} values are numbers)" in drafted.out
@@ -562,6 +565,13 @@ def test_a_header_among_the_rows_stray_cells_and_mistyped_classes_are_said(headw
     assert "alike        'False', 'no', 'True', 'yes': a class each, though all say yes or no: write" in said.out
     refused = headway("contract", "init", "one.csv", "--label", "y")
     assert "Of `x` nearly all values are numbers; correct those that are none, such as 'oops'." in refused.err
+    taken = headway("contract", "init", "one.csv", "--label", "y", "--null", "oops")
+    assert taken.code == 0, taken.err
+    assert "'oops' among numbers is a gap (as you said)" in taken.out and "no numbers" not in taken.out
+    pipeline = load_pipeline(tmp_path / "one.pipeline.yaml")
+    assert pipeline.source.csv.nulls == ("", "oops") and pipeline.shards.encoder.numeric == ("x",)
+    checked = headway("contract", "check", "one.pipeline.yaml")
+    assert checked.code == 0, checked.out + checked.err
 
 
 @pytest.mark.process
@@ -573,6 +583,37 @@ def test_two_classes_written_with_a_fraction_are_said_to_be_drafted_as_a_number(
     drafted = headway("contract", "init", "rows.csv", "--label", "paid")
     assert drafted.code == 0, drafted.err
     assert "two values   paid is 0 or 1, and has fractions. If these are classes, write them as whole" in drafted.out
+
+
+@pytest.mark.process
+def test_few_whole_numbers_are_said_to_be_drafted_as_a_number_and_are_classes_as_it_says(
+    headway: Headway, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.csv").write_text("x,kind\n" + "".join(f"{n % 17}.25,{n % 3 + 1}\n" for n in range(40)))
+    drafted = headway("contract", "init", "rows.csv", "--label", "kind")
+    assert "few values   kind has 3 whole numbers, 1 to 3, and is drafted as a number. If these are" in drafted.out
+    pipeline = tmp_path / "rows.pipeline.yaml"
+    text = pipeline.read_text().replace("label_kind: number", "label_kind: class")
+    pipeline.write_text(text.replace("tabular-regressor", "tabular-classifier"))
+    checked = headway("contract", "check", "rows.pipeline.yaml")
+    assert checked.code == 0, checked.out + checked.err
+
+
+@pytest.mark.process
+def test_files_that_are_neither_table_nor_text_are_refused_and_texts_are_said_to_be_taken_for_such(
+    headway: Headway, tmp_path: Path
+) -> None:
+    for name in ("a", "b", "mixed"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a/sales.xlsx").write_bytes(b"PK\x03\x04\xff\xfe\x80")
+    refused = headway("contract", "init", "a", "--name", "a")
+    assert refused.code != 0 and "sales.xlsx is no table and no UTF-8 text" in refused.err
+    assert "Save a table as CSV or Parquet" in refused.err and not (tmp_path / "a.contract.yaml").exists()
+    (tmp_path / "b/one.txt").write_text("words\n")
+    assert "model        a language model of texts, for 1 file of no table" in headway("contract", "init", "b").out
+    (tmp_path / "mixed/x.txt").write_bytes(b"\xff")
+    (tmp_path / "mixed/y.txt").write_text("words\n")
+    assert headway("contract", "init", "mixed").code == 0
 
 
 @pytest.mark.process

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from headway.flows.report.summary import RetrainSummary, champion_outcome, markdown
+from headway.flows.report.summary import RetrainSummary, champion_outcome, markdown, next_step
 from headway.flows.report.terminal import Terminal, comparison_line, time_line
 
 
@@ -91,6 +91,13 @@ def test_a_first_version_that_did_not_win_says_what_to_try_next_and_another_does
         stream = io.StringIO()
         Terminal(stream).summary(summary(is_champion=champion_version == "2", champion_version=champion_version))
         assert "  next" not in stream.getvalue()
+
+
+def test_what_mends_just_what_was_refused_is_the_next_step_whoever_is_champion() -> None:
+    remedy = "take `outcome` out of the inputs"
+    for champion_version in (None, "3"):
+        refused = summary(is_champion=False, champion_version=champion_version).model_copy(update={"remedy": remedy})
+        assert next_step(refused) == f"{remedy}; then retrain nightly"
 
 
 def test_large_figures_are_written_as_in_the_leaderboard() -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import Link, RunSpec
-from headway.data_contracts.store.errors import ConfigError, IntegrityError
+from headway.data_contracts.store.errors import ConfigError, IntegrityError, RunStopped
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import document_path
 from headway.flows.cli.command_line import app
@@ -33,7 +33,14 @@ from headway.flows.show.status import (
     run_asked,
     watch,
 )
-from headway.tasks.ownership.pipeline_history import FailedRetrain, FinishedRetrain, PipelineEvent, ref_of
+from headway.tasks.ownership import current_run
+from headway.tasks.ownership.pipeline_history import (
+    FailedRetrain,
+    FinishedRetrain,
+    PipelineEvent,
+    record_failure,
+    ref_of,
+)
 from headway.tasks.ownership.run_lease import leased_run
 from headway.training.launch.base.failure import Failure
 from headway.training.launch.base.gang import LaunchSpec
@@ -119,6 +126,42 @@ def test_a_run_that_ended_early_says_why_and_what_goes_on(tmp_path: Path) -> Non
     AttemptRecords(folder.parent).end(replace(record, attempt=2, start_unix_s=3.0, state="done"))
     run = read_status(workspace.uri).runs[0]
     assert not run.ended and not run.continued_by
+
+
+def test_a_retrain_that_was_interrupted_between_its_attempts_says_so_and_what_goes_on(tmp_path: Path) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    context = make_context(workspace, tmp_path / "flow")
+    folder = workspace.local_path("runs/0123456789abcdef/export")
+    folder.mkdir(parents=True)
+    done = AttemptRecord(attempt=1, scope="one", state="done", end_unix_s=5.0, continued_by="headway retrain tiny.yaml")
+    AttemptRecords(folder).begin(done)
+    AttemptRecords(folder).end(done)
+    (folder.parent / "result.json").write_text("{}")
+
+    def told() -> str:
+        return " ".join(" ".join(shown(read_status(workspace.uri))).split())
+
+    assert "ended" not in told(), "of which no history says anything"
+    current_run.start(context, "0123456789abcdef" * 4)
+    assert "ended the owner was interrupted before" in told() and "resume headway retrain tiny.yaml" in told()
+    with owning(folder.parent):
+        assert "ended" not in told(), "it goes on"
+    with pytest.raises(RunStopped), current_run.recording_the_end(context, None):
+        raise RunStopped("asked", reason="requested")
+    assert "ended it was stopped before" in told() and "resume headway retrain tiny.yaml" in told()
+    failed = FailedRetrain(
+        pipeline=context.pipeline,
+        host="n1",
+        flow_run="one",
+        stage="register",
+        failed_unix_s=6.0,
+        failure=Failure(what="MLflow does not answer."),
+        card="/card.md",
+    )
+    record_failure(workspace, failed)
+    assert "ended" not in told(), "what failed is told with its card"
+    current_run.finish(context, 7.0)
+    assert "ended" not in told() and "resume" not in told()
 
 
 def test_an_unfinished_run_is_gone_on_with_by_its_own_name_since_a_retrain_of_changed_files_begins_another(

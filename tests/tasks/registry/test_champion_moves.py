@@ -310,8 +310,16 @@ def test_a_projection_that_another_host_overtook_is_repeated(versions, register,
 
 def test_a_model_whose_refs_are_gone_is_not_called_unknown(context: RunContext) -> None:
     context.workspace.publish(f"models/{MODEL}/a/model.json", b"{}")
+    context.workspace.publish(f"cards/{MODEL}/a.md", b"# a version")
     with pytest.raises(ConfigError, match="nothing names a version of it"):
         read_history(context.workspace.uri, MODEL)
+
+
+def test_a_registration_that_was_interrupted_is_no_lost_history(context: RunContext) -> None:
+    context.workspace.publish(f"models/{MODEL}/a/model.json", b"{}")
+    with pytest.raises(ConfigError, match="was interrupted") as caught:
+        read_history(context.workspace.uri, MODEL)
+    assert "Give the command again" in caught.value.advice
 
 
 def test_a_model_nobody_registered_has_no_history(context: RunContext) -> None:

@@ -288,9 +288,11 @@ def test_a_model_whose_label_one_input_tells_is_not_promoted_without_a_word() ->
     refused = decide(PromotionSpec(), report(), leaked(passed=False))
     assert not refused.promote
     assert "`outcome` alone tells `left`" in refused.reason and "label_leak: allow" in refused.reason
+    assert refused.known_remedy.startswith("take `outcome` out of the inputs")
+    assert refused.remedy.startswith("Take `outcome` out") and "promotion: {label_leak: allow}" in refused.remedy
     allowed = decide(PromotionSpec(label_leak="allow"), report(), leaked(passed=False))
     assert allowed.promote and "the policy allows it" in line(allowed, "label leak").detail
-    assert decide(PromotionSpec(), report(), leaked(passed=True)).promote
+    assert decide(PromotionSpec(), report(), leaked(passed=True)).promote and not allowed.known_remedy
     near = ExpectationVerdict(
         rule_id="likely-label-leak",
         description="",
