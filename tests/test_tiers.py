@@ -77,8 +77,9 @@ def test_says_so(): subprocess.run(["true"]); work(0.4)
 def test_fixture_says_so(s3_server): subprocess.run(["true"])
 @pytest.mark.parametrize("place", ["folder", pytest.param("bucket", marks=pytest.mark.process)])
 def test_place(place): assert place == "folder" or subprocess.run(["true"])
+@pytest.mark.long
 @pytest.mark.process
-@pytest.mark.parametrize("place", [pytest.param("far", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("place", ["near", pytest.param("far", marks=pytest.mark.soak)])
 def test_at_length(place): work(0.4)
 """
 WHOLE = """
@@ -96,7 +97,7 @@ WORKS = {"works", "has_a_dear_fixture"}
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
     (tmp_path / "pytest.ini").write_text(
-        "[pytest]\naddopts = --strict-markers\nmarkers =\n  unit:\n  process:\n  e2e:\n  cluster:\n  soak:\n"
+        "[pytest]\naddopts = --strict-markers\nmarkers =\n  unit:\n  process:\n  e2e:\n  cluster:\n  long:\n  soak:\n"
     )
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_units.py").write_text(UNITS)
@@ -145,10 +146,11 @@ def test_a_unit_test_that_starts_a_process_or_takes_long_fails_and_is_told_why(s
 
 
 def test_the_other_tiers_are_by_mark_fixture_and_folder_and_may_do_as_they_like(suite: Path) -> None:
-    assert outcomes(suite, "-m", "process and not soak")[0] == {
+    assert outcomes(suite, "-m", "process and not long and not soak")[0] == {
         "PASSED": {"says_so", "fixture_says_so", "place[bucket]"}
     }
     assert outcomes(suite, "-m", "e2e or cluster")[0] == {"PASSED": {"whole"}}
+    assert outcomes(suite, "-m", "long and not soak")[0] == {"PASSED": {"whole", "at_length[near]"}}
     assert outcomes(suite, "-m", "soak")[0] == {"PASSED": {"at_length", "at_length[far]"}}
 
 
