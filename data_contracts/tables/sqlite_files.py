@@ -8,23 +8,29 @@ and columns that are generated as rows are written are left alone: MLflow has so
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from headway.data_contracts.store.regular_files import require_regular
+from headway.data_contracts.store.regular_files import open_regular, require_regular
 
 BESIDE = ("-journal", "-wal", "-shm")
 """What SQLite opens next to a database, where it lies there."""
+NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
+"""At the end of a journal that names one more file, by its path, which SQLite would open, and remove as left over. Only
+a program that writes two databases at once leaves such a journal."""
+KNOWS_TABLES = (3, 37)
+"""From this version on SQLite lists tables as it has parsed them; the schema's own words may be anybody's."""
 BUSY_S = 5.0
 # Columns of 2 are generated when they are read, of 3 when they are written.
 _COMPUTED = """
-select type || ' ' || name from sqlite_schema where type = 'view' or sql like 'create virtual%'
+select type || ' ' || name from pragma_table_list where schema = 'main' and type in ('view', 'virtual')
 union all
-select 'generated column ' || schema.name || '.' || its.name
-from sqlite_schema as schema, pragma_table_xinfo(schema.name) as its where schema.type = 'table' and its.hidden = 2
+select 'generated column ' || its.name || '.' || columns.name
+from pragma_table_list as its, pragma_table_xinfo(its.name) as columns where its.schema = 'main' and columns.hidden = 2
 limit 1
 """
 
@@ -37,16 +43,29 @@ def plain_database(file: Path, mode: Literal["ro", "rw"] = "ro") -> Iterator[sql
 
     Raises:
         OSError: it is missing; it, or what lies beside it under a name that SQLite would open, is no regular file.
-        ValueError: something in it would be computed; it is named.
+        ValueError: something in it would be computed, or another file opened; it is named.
         sqlite3.Error: it cannot be read.
     """
+    file = file.resolve(strict=True)  # as SQLite does, which looks beside what a link leads to
     require_regular(file, file.stat())
     for beside in (Path(f"{file}{ending}") for ending in BESIDE):
         if beside.exists():
             require_regular(beside, beside.stat())
+    if _tail(Path(f"{file}-journal")) == NAMES_ANOTHER:
+        raise ValueError("its journal names another file, which SQLite would open and may remove")
     with contextlib.closing(
         sqlite3.connect(f"file:{quote(str(file))}?mode={mode}", uri=True, timeout=BUSY_S)
     ) as connection:
-        for (what,) in connection.execute(_COMPUTED).fetchall():
+        found = connection.execute(_COMPUTED).fetchall() if sqlite3.sqlite_version_info >= KNOWS_TABLES else []
+        for (what,) in found:
             raise ValueError(f"it has the {what}, which would be computed when it is read")
         yield connection
+
+
+def _tail(journal: Path) -> bytes:
+    try:
+        with open_regular(journal) as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - len(NAMES_ANOTHER)))
+            return stream.read()
+    except FileNotFoundError:
+        return b""

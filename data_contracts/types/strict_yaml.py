@@ -368,13 +368,16 @@ def _all_of(problems: Iterable[tuple[str, str]], where: str) -> ConfigError:
 
 def _place(location: Location, root: yaml.Node | None) -> str:
     key, line = _written(location, root)
-    return f"{key} (line {line})" if key else f"line {line}"
+    return f"{key} (line {line})" if key and not credential_in_value(key[:MAX_CHARACTERS]) else f"line {line}"
 
 
 def _problem(model_type: type[BaseModel], detail: ErrorDetails) -> str:
     location = detail["loc"]
     last = location[-1] if location else ""
     if detail["type"] == "extra_forbidden":
+        # A blank that is missing after a colon makes a key of a value.
+        if credential_in_value(str(last)[:MAX_CHARACTERS]):
+            return "unknown key, which may hold a secret. A colon needs a blank after it."
         return f"unknown key `{last}`.{nearest(str(last), keys_at(model_type, location[:-1]))}"
     if detail["type"] == "missing":
         return f"value {last + 1} is missing." if isinstance(last, int) else f"`{last}` is missing."
@@ -391,8 +394,10 @@ def _problem(model_type: type[BaseModel], detail: ErrorDetails) -> str:
 def _given(value: Any) -> str:
     """What stands in the file, as the end of a sentence; empty for a whole branch, and for what may be a secret: who
     reads a log or a page of CI need not be who may read the file."""
+    if isinstance(value, BaseModel | dict):
+        return ""
     text = str(value) if isinstance(value, date | str) else repr(value)
-    if isinstance(value, BaseModel | dict) or credential_in_value(text[:MAX_CHARACTERS]):
+    if credential_in_value(text[:MAX_CHARACTERS]):
         return ""
     return f", given {_shown(text if isinstance(value, date) else repr(value))}"
 

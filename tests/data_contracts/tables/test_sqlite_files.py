@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sqlite3
+import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from headway.data_contracts.store.regular_files import NotRegular
-from headway.data_contracts.tables.sqlite_files import BESIDE, plain_database
+from headway.data_contracts.tables.sqlite_files import BESIDE, NAMES_ANOTHER, plain_database
 
 ENDLESS = "with recursive c(x) as (select 1 union all select x + 1 from c) select x from c"
 PLAIN = "create table runs (name text not null, number integer check (number > 0), primary key (name))"
@@ -24,24 +28,58 @@ def made(path: Path, *statements: str) -> Path:
     return path
 
 
-def test_tables_are_read_also_after_a_writer_was_killed(tmp_path: Path) -> None:
+KILLED = """
+import os, signal, sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.execute("pragma cache_size = 1")
+database.execute("pragma cache_spill = 1")
+database.execute("begin")
+database.execute("update runs set name = name || '-altered'")
+database.executemany("insert into runs values (?, 1)", [(f"{number:0500d}",) for number in range(2000)])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_tables_are_read(tmp_path: Path) -> None:
     path = made(tmp_path / "a ?#%.db", "pragma journal_mode = wal", "insert into runs values ('a', 1)")
-    with plain_database(path) as database:
-        assert database.execute("select name from runs").fetchall() == [("a",)]
+    (tmp_path / "link").symlink_to(path)
+    for each in (path, tmp_path / "link"):
+        with plain_database(each) as database:
+            assert database.execute("select name from runs").fetchall() == [("a",)]
     with pytest.raises(FileNotFoundError), plain_database(tmp_path / "none.db"):
         pass
     assert not (tmp_path / "none.db").exists()
+
+
+@pytest.mark.process
+def test_what_a_killed_writer_left_is_put_in_order(tmp_path: Path) -> None:
+    path = made(tmp_path / "a.db", "insert into runs values ('a', 1)")
+    assert subprocess.run([sys.executable, "-c", KILLED, path]).returncode == -signal.SIGKILL
+    assert Path(f"{path}-journal").stat().st_size
+    with plain_database(path, "rw") as database:
+        assert database.execute("select name from runs").fetchall() == [("a",)]
+
+
+def test_a_file_that_a_journal_names_is_neither_opened_nor_removed(tmp_path: Path) -> None:
+    path, theirs = made(tmp_path / "a.db"), tmp_path / "theirs"
+    theirs.write_text("mine")
+    name = str(theirs).encode()
+    header = NAMES_ANOTHER + struct.pack(">IIIII", 0, 0, path.stat().st_size // 4096, 512, 4096)
+    parts = (struct.pack(">I", 2), name, struct.pack(">II", len(name), sum(name)), NAMES_ANOTHER)
+    Path(f"{path}-journal").write_bytes(header.ljust(512, b"\0") + b"".join(parts))
+    with pytest.raises(ValueError, match="its journal names another file"), plain_database(path, "rw"):
+        pass
+    assert theirs.read_text() == "mine"
 
 
 @pytest.mark.parametrize(
     ("statement", "named"),
     [
         (f"create view experiments as {ENDLESS}", "view experiments"),
-        (f"CREATE TEMP VIEW x AS {ENDLESS}", ""),
         ("alter table runs add column size as (length(zeroblob(number)))", "generated column runs.size"),
         ("create table other (a, b integer generated always as (a + 1) stored)", ""),
         ("create trigger t after update on runs begin delete from runs; end", ""),
-        ("create virtual table words using fts5(word)", "words"),
+        ("create virtual table words using fts5(word)", "virtual words"),
     ],
 )
 def test_what_would_be_computed_as_it_is_read_is_named_and_never_asked(
@@ -55,10 +93,38 @@ def test_what_would_be_computed_as_it_is_read_is_named_and_never_asked(
         pass
 
 
+@pytest.mark.parametrize(
+    ("statement", "forged", "named"),
+    [
+        (f"create view experiments as {ENDLESS}", "type = 'VIEW' where name = 'experiments'", "view experiments"),
+        (
+            "alter table runs add column size as (length(zeroblob(number)))",
+            "type = 'Table' where name = 'runs'",
+            r"generated column runs\.size",
+        ),
+        (
+            "create virtual table words using fts5(word)",
+            "sql = 'CREATE /**/ VIRTUAL TABLE words USING fts5(word)' where name = 'words'",
+            "virtual words",
+        ),
+    ],
+)
+def test_it_goes_by_what_sqlite_reads_and_not_by_what_the_schema_is_called(
+    tmp_path: Path, statement: str, forged: str, named: str
+) -> None:
+    path = made(tmp_path / "a.db", statement, "pragma writable_schema = on", f"update sqlite_schema set {forged}")
+    with pytest.raises(ValueError, match=named), plain_database(path):
+        pass
+
+
+@pytest.mark.parametrize("is_link", [False, True])
 @pytest.mark.parametrize("ending", ["", *BESIDE])
-def test_a_pipe_keeps_nobody_waiting(tmp_path: Path, ending: str) -> None:
+def test_a_pipe_keeps_nobody_waiting(tmp_path: Path, ending: str, is_link: bool) -> None:
     path = tmp_path / "a.db" if not ending else made(tmp_path / "a.db")
     os.mkfifo(f"{path}{ending}")
-    with pytest.raises(NotRegular, match="a pipe, not a file") as caught, plain_database(path, "rw"):
+    (tmp_path / "elsewhere").mkdir()
+    (link := tmp_path / "elsewhere" / "b.db").symlink_to(path)
+    asked = link if is_link else path
+    with pytest.raises(NotRegular, match="a pipe, not a file") as caught, plain_database(asked, "rw"):
         pass
     assert caught.value.filename == f"{path}{ending}"

@@ -182,6 +182,9 @@ def test_a_value_that_may_be_a_secret_is_refused_without_repeating_it(given: str
     """Logs and pages of CI have other readers than the file."""
     said = message(f"address: x\npets: {given}\n")
     assert "pets" in said and "HUNTER2" not in said
+    for key in (f"pets:{given}", f"'{given}'"):  # the blank behind a colon was forgotten
+        said = message(f"{{address: x, {key}: y}}\n")
+        assert "HUNTER2" not in said and said.startswith("house.yaml")
     assert "given 'seven cats'" in message("address: x\npets: seven cats\n")
 
 
