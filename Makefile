@@ -67,8 +67,8 @@ docs: $(INSTALLED)
 # each of four writers on two hosts, in a folder and on S3, with MLflow's alias following them and without. Then every way
 # of ending a part of a run, ten times: nobody is left; the evidence is soak-faults.json. Then 50 kills, after each of
 # which the next attempt's ranks must meet, ten minutes with a fault a minute beside what Young and Daly predict of them,
-# and 100 hangs and slow ranks, each of which must be named. Then the tests that prove again what a shorter one of
-# `make test` proves.
+# and 100 hangs and slow ranks, each of which must be named. Then the tests that prove again what a shorter one
+# proves.
 soak: $(INSTALLED)
 	$(BIN)/python -m tests.soak.kills --kills 200
 	HEADWAY_RACE_MOVES=50 $(BIN)/python -m pytest -q -m '' tests/tasks/registry/test_champion_race.py

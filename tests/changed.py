@@ -29,7 +29,10 @@ def main(base: str) -> None:
     tests = sorted(path for path in (ROOT / "tests").rglob("test_*.py"))
     found = [path.relative_to(ROOT).as_posix() for path in tests if is_touched(path, changed)]
     whole = [name for name in found if name.startswith(WHOLE)]
-    print(f"left out: {len(whole)} files of e2e and cluster, which `make test` runs", file=sys.stderr)
+    print(
+        f"left out: {len(whole)} files of e2e and cluster, which `make test`, `test-long` and `test-cluster` run",
+        file=sys.stderr,
+    )
     print("\n".join(name for name in found if name not in whole))
 
 

@@ -100,6 +100,13 @@ def csv_choice(
     )
     if timestamp_format and (problem := format_problem(timestamp_format)):
         raise ConfigError(f"{problem}.", where=f"--timestamp-format {timestamp_format!r}")
+    for text in given.null:
+        if not text or '"' in text or text.splitlines() != [text] or text == given.delimiter:
+            raise ConfigError(
+                "is no cell of a CSV file.",
+                where=f"--null {text!r}",
+                advice="Name a text that stands for a gap, without its quotes; empty cells are gaps anyway.",
+            )
     if decimal not in ("", ".", ","):
         raise ConfigError("is neither `.` nor `,`.", where=f"--decimal {decimal!r}")
     if given.delimiter and given.delimiter == decimal:

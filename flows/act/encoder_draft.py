@@ -210,7 +210,10 @@ def _nothing_to_read(profile: TableProfile, label: str) -> dict[str, Any]:
     for column in profile.columns:
         if column.stray is not None and column.name != label:
             cells = ", ".join(map(repr, column.stray.examples))
-            advice = f"Of `{column.name}` nearly all values are numbers; correct those that are none, such as {cells}."
+            advice = (
+                f"Of `{column.name}` nearly all values are numbers; correct those that are none, such as {cells}, or "
+                "of a CSV file take them for gaps by `--null`."
+            )
             break
     raise ConfigError("no other column can be read by a model of tables.", where=f"--label {label!r}", advice=advice)
 

@@ -66,7 +66,7 @@ class LiveReport:
             raise
 
     def observe(self, found: SearchResult) -> None:
-        """What is newer than the last page waits for the next one, where that would be drawn too soon."""
+        """Whenever trials were ranked. What comes too soon after the last page is drawn with what comes next."""
         self._found = found
         if (began_s := self._clock()) < self._next_s:
             return
@@ -88,7 +88,13 @@ class LiveReport:
         return True
 
     def publish(self, summary: SearchSoFar, state: str = "") -> None:
+        """
+        Args:
+            state: empty: the search came to its end, and whatever goes wrong after that is none of its own.
+        """
         self._context.workspace.publish(self._path, render_html(summary, time.time(), state).encode())
+        if not state:
+            self._found = None
 
     def so_far(self, found: SearchResult) -> SearchSoFar:
         context, score = self._context, found.score

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,11 +12,11 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.store.regular_files import read_regular
 from headway.flows.console.output import write_whole
-from headway.flows.trials.summary import SearchSoFar
+from headway.flows.trials.summary import SearchSoFar, TrialRow
 from headway.tasks.search.earlier_trials import MAX_BYTES, fitted
 from headway.tasks.search.optuna_files import SQLITE_ENDINGS, study_storage
 from headway.tasks.search.proposals import distribution_of
-from headway.tasks.search.space import Varied
+from headway.tasks.search.space import Space, Varied
 from headway.tasks.search.trials_spec import TrialsSpec
 from headway.tasks.search.values import Value, shown
 
@@ -43,11 +44,20 @@ def write_study_of(search: Path, spec: TrialsSpec, file: Path) -> FromFile:
         raise _unusable(search, f"cannot be read ({error.strerror})") from error
     except ValidationError as error:
         raise _unusable(search, "is no search's trials.json") from error
-    rows = [row for row in found.trials if fitted(spec.space, row.settings) is not None]
+    rows = [lying for row in found.trials if (lying := _lying_in(spec.space, row)) is not None]
     if not rows:
         raise _unusable(search, "holds no trial that lies in the space of trials.vary")
     write_study(found.model_copy(update={"trials": rows}), spec, file)
     return FromFile(len(rows), len(found.trials))
+
+
+def _lying_in(space: Space, row: TrialRow) -> TrialRow | None:
+    """A trial with the settings that vary beside its others today; None where they do not lie in the space."""
+    varied = fitted(space, row.settings)
+    if varied is None or not all(map(math.isfinite, (*row.rungs.values(), 0.0 if row.value is None else row.value))):
+        return None
+    others = {name: value for name, value in row.settings.items() if name not in space.varied}
+    return row.model_copy(update={"settings": {**varied, **others}})
 
 
 def _unusable(search: Path, why: str) -> ConfigError:

@@ -147,7 +147,6 @@ def plan_of(pipeline: PipelineSpec, folder: Path, pace: AttemptPace | None = Non
         plan = plan._replace(expected_s=num_starts * pace.start_s + num_steps * pace.step_s)
     if spec.warm_start is None:
         return plan
-    # Steps of then count as today's whole run, however many that are.
     earlier = read_earlier(folder / spec.warm_start, spec.space, pipeline.training.max_steps)
     # Today's data are not taken yet.
     return plan._replace(drawn=(), warm_start=earlier.on(pipeline.pipeline), num_shards=0)

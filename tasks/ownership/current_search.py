@@ -54,4 +54,7 @@ def end(
 
 
 def _with(before: PipelineEvent, record: SearchRecord) -> PipelineEvent:
+    # What one search kept stays to be written down until another has come to its end.
+    if record.state != "ended" and before.search is not None and before.search.settings == record.settings:
+        record = record.model_copy(update={"keep": before.search.keep})
     return before.model_copy(update={"event": "search", "search": record})

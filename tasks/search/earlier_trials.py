@@ -87,7 +87,7 @@ class EarlierTrials:
         if not snapshot:
             age = f"of data of {self.data.day}"
         else:
-            age = "of today's data" if snapshot == self.data.snapshot else f"of older data ({self.data.day})"
+            age = "of today's data" if snapshot == self.data.snapshot else f"of other data ({self.data.day})"
         by = f", by the pipeline {self.pipeline}" if self.pipeline and self.pipeline != pipeline else ""
         return f"{self}, {age}{by}"
 
@@ -252,10 +252,11 @@ def fitted(space: Space, settings: Mapping[str, Any]) -> Settings | None:
 
 def _within(varied: Varied, value: Any) -> tuple[Value] | None:
     if varied.values is not None:
-        # A study has a choice by its words.
-        same = [
-            each for each in varied.values if shown(each) == (value if isinstance(value, str) else json.dumps(value))
-        ]
+        # A study has a choice by its words; where it may be either, what is of the same kind is meant.
+        written = json.dumps(value)
+        words = value if isinstance(value, str) else written
+        same = [each for each in varied.values if json.dumps(each) == written]
+        same += [each for each in varied.values if shown(each) == words]
         return (same[0],) if same else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

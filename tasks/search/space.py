@@ -107,9 +107,7 @@ class Space:
     required: tuple[Expression, ...]
 
     @classmethod
-    def of(
-        cls, vary: Mapping[str, Choices | Varied], derive: Mapping[str, str | Value], require: tuple[str, ...]
-    ) -> Space:
+    def of(cls, vary: Mapping[str, Choices | Varied], derive: Mapping[str, Scalar], require: tuple[str, ...]) -> Space:
         varied = {
             name: each
             if isinstance(each, Varied)

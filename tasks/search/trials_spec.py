@@ -16,7 +16,7 @@ from headway.tasks.search.configuration import VARY as WHERE
 from headway.tasks.search.configuration import Configuration, is_of_shards, require_setting
 from headway.tasks.search.rungs import GeometricRungs, levels, planned_steps, require_past_warmup
 from headway.tasks.search.space import Space, Varied
-from headway.tasks.search.values import Choices, Settings, Value, shown
+from headway.tasks.search.values import Choices, Scalar, Settings, shown
 from headway.training.config.encoder_specs import ImageEncoderSpec, TabularEncoderSpec
 from headway.training.config.shards import ShardSpec
 from headway.training.config.training_spec import TrainingSpec
@@ -85,7 +85,7 @@ class TrialsSpec(Frozen):
         "With `when` it varies beside some values of another setting alone: `{values: [0.9, 0.95], when: "
         "{optimizer.kind: muon}}`.",
     )
-    derive: dict[str, Value] = Field(
+    derive: dict[str, Scalar] = Field(
         {},
         max_length=MAX_SETTINGS,
         exclude_if=lambda derive: not derive,

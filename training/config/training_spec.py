@@ -193,7 +193,10 @@ class TrainingSpec(Frozen):
         """
         if self.grows_trees:
             default = GradientBoostingSpec.model_fields["iterations"].default
-            max_steps = min(self.max_steps, int(self.recipe.model.get("iterations", default)))
+            iterations = self.recipe.model.get("iterations", default)
+            if isinstance(iterations, tuple):
+                raise ConfigError("must be a whole number, given a list.", where="training.recipe.model.iterations")
+            max_steps = min(self.max_steps, int(iterations))
             return self.model_copy(update={"max_steps": max_steps})
         if self.max_epochs is None:
             return self

@@ -356,6 +356,7 @@ def test_words_of_a_command_line_are_taken_in_their_usual_spellings(
         (("", "", "comma"), "--decimal 'comma': is neither `.` nor `,`"),
         ((",", "", ","), "delimiter and decimal are the same"),
         ((".", "", "."), "delimiter and decimal are the same"),
+        *(((";", "", "", "", (null,)), f"--null {null!r}: is no cell") for null in ("", "a\nb", 'a"', ";")),
     ],
 )
 def test_words_that_mean_nothing_are_refused(words: tuple[str, str, str], message: str) -> None:

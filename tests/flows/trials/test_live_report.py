@@ -130,6 +130,15 @@ def test_a_search_that_is_stopped_or_fails_leaves_a_page_of_what_there_is_also_w
     assert f"<h1>{words}</h1>" in search.page and "1 at the end, 2 at step 180, 6 at step 60" in search.page
 
 
+def test_what_goes_wrong_after_the_last_page_is_not_said_of_the_search(search: Search) -> None:
+    found = Machine(by_number).search(spec(rounds=1))
+    search.live.observe(found)
+    with pytest.raises(RunStopped), search.live.of_its_end():
+        search.live.publish(search.live.so_far(found))
+        raise RunStopped("stopped.", reason="requested")
+    assert "Stopped" not in search.page
+
+
 def test_where_all_fail_the_page_has_each_cause(search: Search) -> None:
     machine = Machine(by_number, fails_at=dict.fromkeys(range(1, 5), 60))
     with pytest.raises(HeadwayError), search.live.of_its_end():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import pytest
 
 from headway.data_contracts.store.errors import EnvironmentProblem
 from headway.flows.report.summary import RetrainSummary
-from headway.flows.trials.optuna_study import write_study
+from headway.flows.trials.optuna_study import write_study, write_study_of
 from headway.flows.trials.summary import TrialRow, TrialsSummary
 from headway.tasks.search.earlier_trials import SearchedData
 from headway.tasks.search.trials_spec import TrialsSpec
@@ -74,3 +76,22 @@ def test_a_search_is_a_study_with_its_settings_rungs_and_ends(tmp_path: Path) ->
 def test_a_study_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="cannot be written"):
         write_study(summary(), SPEC, tmp_path / "none" / "study.log")
+
+
+def test_a_file_of_a_space_that_has_changed_is_written_as_far_as_it_lies_in_todays(tmp_path: Path) -> None:
+    """A condition was added since, under which a list has fewer values; and a figure is none."""
+    best, other, _ = summary().model_copy(update={"best": None}).model_dump(mode="json")["trials"]
+    other["settings"]["optimizer.momentum"] = 0.5
+    file = {
+        **summary().model_dump(mode="json", exclude={"best"}),
+        "best": {},
+        "trials": [best, other, {**best, "value": math.nan}],
+    }
+    (tmp_path / "trials.json").write_text(json.dumps(file))
+    assert write_study_of(tmp_path / "trials.json", SPEC, tmp_path / "study.log") == (2, 3)
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.log")))
+    written = optuna.load_study(study_name="tiny", storage=storage).trials
+    assert [sorted(trial.params) for trial in written] == [
+        ["optimizer.kind", "optimizer.lr"],
+        ["optimizer.kind", "optimizer.lr", "optimizer.momentum"],
+    ]

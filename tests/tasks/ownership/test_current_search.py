@@ -58,3 +58,19 @@ def test_the_end_of_a_search_leaves_the_record_of_one_that_began_since(workspace
     assert read(workspace, "tiny").search == second
     end(workspace, "tiny", second.started_unix_s, OTHER, "ended")
     assert read(workspace, "tiny").search == record("ended", 2, OTHER)
+
+
+def test_what_a_search_kept_is_to_be_written_down_until_another_has_ended(workspace: Workspace) -> None:
+    def kept() -> str:
+        newest = read(workspace, "tiny").search
+        return "" if newest is None else newest.keep
+
+    end(workspace, "tiny", 1.0, OWN, "ended", "training: {a: 1}")
+    begin(workspace, "tiny", record("started", 1))
+    assert kept() == "training: {a: 1}"
+    end(workspace, "tiny", record("started", 1).started_unix_s, OWN, "stopped")
+    assert kept() == "training: {a: 1}"
+    begin(workspace, "tiny", record("started", 2, OTHER))
+    assert not kept(), "of other settings"
+    end(workspace, "tiny", record("started", 2).started_unix_s, OTHER, "ended")
+    assert not kept()

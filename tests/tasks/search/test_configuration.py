@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.trials.report import as_yaml
@@ -73,6 +74,11 @@ def test_a_list_is_a_value_of_a_setting_alone_and_beside_others() -> None:
     assert [each.settings.get("seed") for each in one_of] == [1, 2, None]
     with pytest.raises(ConfigError, match=r"`recipe\.model\.widths` is no single value"):
         trials({widths: [[1]]}, training=training, require=[f"{widths} > 1"])
+    with pytest.raises(ValidationError, match="derive"):
+        trials({widths: [[1]]}, training=training, derive={"recipe.model.other": [1, 2]})
+    trees = TrainingSpec(recipe=RecipeSpec(name="gradient-boosting", model={"iterations": (5,)}))
+    with pytest.raises(ConfigError, match="must be a whole number, given a list"):
+        trees.for_rows(100)
     with pytest.raises(ConfigError, match="a number is wanted, given true"):
         trials({steps: [[True]]}, training=training)
 

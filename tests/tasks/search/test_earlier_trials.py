@@ -136,9 +136,9 @@ DATA = SearchedData(snapshot="a" * 64, unix_s=1785542400.0)
     ("pipeline", "snapshot", "words"),
     [
         ("nightly", "a" * 64, "of today's data"),
-        ("nightly", "b" * 64, "of older data (2026-08-01)"),
+        ("nightly", "b" * 64, "of other data (2026-08-01)"),
         ("nightly", "", "of data of 2026-08-01"),
-        ("other", "b" * 64, "of older data (2026-08-01), by the pipeline nightly"),
+        ("other", "b" * 64, "of other data (2026-08-01), by the pipeline nightly"),
     ],
 )
 def test_data_of_then_are_told_from_those_of_today_also_by_a_study(

@@ -467,7 +467,7 @@ def test_the_best_two_are_trained_with_other_seeds_which_is_decided_over_all_and
 def test_a_warm_start_says_whether_its_data_are_those_of_today(tmp_path: Path) -> None:
     row = {"settings": {"optimizer.lr": 0.01}, "rungs": {"60": 0.5}, "value": 0.4, "cause": None}
     search = {"greater_is_better": False, "levels": [60, 540], "trials": [row], "pipeline": "tiny"}
-    for number, words in ((7, "of today's data"), (8, "of older data (2026-08-01)")):
+    for number, words in ((7, "of today's data"), (8, "of other data (2026-08-01)")):
         data = {"snapshot": link_of(number).sha256, "unix_s": 1785542400.0}
         (tmp_path / "earlier.json").write_text(json.dumps({**search, "data": data}))
         machine = Machine(by_number)
