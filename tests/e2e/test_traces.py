@@ -67,8 +67,8 @@ def test_a_retrains_stages_attempts_checkpoints_and_registry_calls_are_spans(pro
     assert saved == [(rank, step) for rank in (0, 1) for step in steps]
     assert [told["headway.rank"] for name, told in of_ranks if name == "restore"] == [0, 1]
     (registered,) = (span for span in received.spans if span.name == "register.mlflow")
-    assert above(registered) == ["task", "retrain tiny"]
-    assert registered.parent_span_id == tasks[-1].span_id
+    assert above(registered) == ["stage.register", "task", "retrain tiny"]
+    assert spans[registered.parent_span_id].parent_span_id == tasks[-1].span_id
     for span in received.spans[1:]:
         holder = spans[span.parent_span_id]
         assert span.start_time_unix_nano >= holder.start_time_unix_nano - 5e6, span.name
