@@ -97,6 +97,7 @@ def test_no_file_of_the_current_folder_sets_what_prefect_does(tmp_path: Path) ->
     assert others == [empty] * 3
 
 
+@pytest.mark.long
 def test_a_command_in_a_foreign_folder_runs_none_of_its_code_and_sends_no_password_where_it_says(
     tmp_path: Path, project: Path, served: Callable[[Callable[[BaseHTTPRequestHandler], None]], str]
 ) -> None:

@@ -18,6 +18,7 @@ from tests.training.conftest import make_project
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_rank_that_sleeps_and_one_that_is_halted_are_named_by_the_real_supervisor_of_real_ranks(
     tmp_path: Path,

@@ -131,7 +131,9 @@ def test_no_file_and_no_member_of_an_archive_is_a_pickle(saved: Path) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("flavor", "may_unpickle"), [("pyfunc", False), ("pytorch", True)])
+@pytest.mark.parametrize(
+    ("flavor", "may_unpickle"), [("pyfunc", False), pytest.param("pytorch", True, marks=pytest.mark.long)]
+)
 def test_plain_mlflow_serves_the_same_logits_in_a_fresh_process_and_leaves_the_models_folder_as_it_was(
     model: torch.nn.Module, saved: Path, tmp_path: Path, flavor: str, may_unpickle: bool
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.training.exact.cases import SHARDED
 from tests.training.exact.rounds import Found, changing_worlds, run
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 SIZES = [
     pytest.param((1, 2, 4), id="up to 4"),

@@ -31,6 +31,7 @@ def run(code: str, temporary: Path, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_folder_that_another_user_made_where_torch_looks_gets_no_compiled_code(tmp_path: Path) -> None:
     theirs = tmp_path / f"torchinductor_{getpass.getuser()}"
     theirs.mkdir()
