@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import Json
 from headway.data_contracts.store.publication import Workspace
-from headway.tasks.rows.heldout_parts import RankingSplit, splitting_rule
-from headway.tasks.rows.heldout_parts import ref_of as ranking_ref
-from headway.tasks.rows.validation_split import ValidationSplit
-from headway.tasks.rows.validation_split import ref_of as validation_ref
+from headway.tasks.rows.heldout_parts import ranking_splits, splitting_rule
+from headway.tasks.rows.validation_split import validation_splits
 from headway.training.config.shards import ShardSpec
 
 ADVICE = "Put it back, unless it was meant and what is held out now is new data."
@@ -24,13 +21,9 @@ Rule = Mapping[str, Json]
 def earlier_splits(workspace: Workspace, pipeline: str, shards: ShardSpec) -> str:
     """Which rows may judge now though they chose models before, and why; empty where none may."""
     rule = splitting_rule(shards)
-    ranked = [workspace.load(entry.target, RankingSplit) for entry in refs.history(workspace, ranking_ref(pipeline))]
-    validated = [
-        workspace.load(entry.target, ValidationSplit) for entry in refs.history(workspace, validation_ref(pipeline))
-    ]
     rules = {
-        "ranked trials": [each.splitting for each in ranked],
-        "validated runs": [each.splitting for each in validated],
+        "ranked trials": [each.splitting for each in ranking_splits(workspace, pipeline)],
+        "validated runs": [each.splitting for each in validation_splits(workspace, pipeline)],
     }
     found = [f"rows that {did} while {others}" for did, each in rules.items() if (others := _others(rule, each))]
     return f"{', and '.join(found)}, may judge now, and what they chose looks too good on them" if found else ""

@@ -8,7 +8,7 @@ later models, which would look too good on those examples.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
@@ -114,9 +114,14 @@ def ranking_fraction(context: RunContext, share: float, manifest: ShardManifest)
 
 
 def _furthest(context: RunContext, shards: ShardSpec) -> float:
-    entries = refs.history(context.workspace, ref_of(context.pipeline))
-    ranked = (context.workspace.load(entry.target, RankingSplit) for entry in entries)
+    ranked = ranking_splits(context.workspace, context.pipeline)
     return max((each.fraction for each in ranked if each.splitting == splitting_rule(shards)), default=0.0)
+
+
+def ranking_splits(workspace: Workspace, pipeline: str) -> Iterator[RankingSplit]:
+    """All that was ever set apart to rank trials, under whatever rule of splitting."""
+    for entry in refs.history(workspace, ref_of(pipeline)):
+        yield workspace.load(entry.target, RankingSplit)
 
 
 def splitting_rule(shards: ShardSpec) -> dict[str, Json]:

@@ -88,10 +88,13 @@ def ref_of(pipeline: str) -> str:
 
 def _recorded(workspace: Workspace, pipeline: str, shards: ShardSpec) -> Iterator[ValidationSplit]:
     rule = splitting_rule(shards)
+    return (each for each in validation_splits(workspace, pipeline) if each.splitting == rule)
+
+
+def validation_splits(workspace: Workspace, pipeline: str) -> Iterator[ValidationSplit]:
+    """All that ever validated runs, under whatever rule of splitting."""
     for entry in refs.history(workspace, ref_of(pipeline)):
-        recorded = workspace.load(entry.target, ValidationSplit)
-        if recorded.splitting == rule:
-            yield recorded
+        yield workspace.load(entry.target, ValidationSplit)
 
 
 def _mixed(what: str, where: str) -> ConfigError:
