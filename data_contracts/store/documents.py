@@ -566,11 +566,9 @@ class EvaluationReport(Document):
     num_examples: int
     """Examples behind the figures."""
     num_ranking_examples: int = Field(default=0, exclude_if=operator.not_)
-    """Further examples of the split, which rank trials, or ever did, and judge nothing."""
+    """Further examples of the split, which rank trials, or ever did or validated a run, and judge nothing."""
     heldout_parts: Link | None = Field(default=None, exclude_if=operator.not_)
-    """Which are which; empty: none ranks. Whoever scores the same model again can leave the same ones out."""
-    earlier_splits: str = Field(default="", exclude_if=operator.not_)
-    """Which examples may have chosen models before, under another split; empty: none."""
+    """Which are which; empty: all judge. Whoever scores the same model again can leave the same ones out."""
     metric: str
     """The measure that decides about promotion."""
     greater_is_better: bool

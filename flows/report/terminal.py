@@ -39,7 +39,6 @@ NOTICES = {
     "recipe.untried": "untried",
     "shard.excluded": "split",
     "shard.without_rows": "split",
-    "shard.earlier_splits": "split",
     "fit.sample": "fit",
     "length": "length",
     "start_from": "start",

@@ -12,7 +12,6 @@ from headway.flows.prefect_api.champion_event import emit_champion_event
 from headway.tasks.core.context import RunContext
 from headway.tasks.ownership.current_run import abandoning_on_failure
 from headway.tasks.registry.champion import RegistrationOutcome
-from headway.tasks.rows.earlier_splits import ADVICE, earlier_splits
 from headway.tasks.rows.heldout_parts import require_parts
 from headway.tasks.rows.slices import require_columns
 from headway.tasks.stages.evaluate import evaluate
@@ -36,8 +35,6 @@ def shards_of_today(run: RunContext, pipeline: PipelineSpec) -> TodaysData:
     receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
     manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
     require_parts(run, pipeline.evaluation.ranking_share, pipeline.source, manifest)
-    if earlier := earlier_splits(run.workspace, run.pipeline, pipeline.shards):
-        run.ledger.event("shard.earlier_splits", message=f"{earlier}. {ADVICE}")
     return TodaysData(files, receipt, manifest)
 
 

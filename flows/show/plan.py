@@ -28,7 +28,6 @@ from headway.tasks.core.brief_context import brief_context
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.outlook import Outlook
 from headway.tasks.ownership.pipeline_history import Hold
-from headway.tasks.rows.earlier_splits import ADVICE, earlier_splits
 from headway.tasks.stages import evaluate, launch, register, shard, snapshot, validate, verify
 from headway.training.config.encoder_specs import CustomEncoderSpec, ImageEncoderSpec, TabularEncoderSpec
 from headway.training.config.shapes import DataShape, TokenShape
@@ -54,8 +53,6 @@ class Plan(BaseModel):
     """Peak learning rates, how they are scaled with the batch, and their course."""
     validation: str = ""
     """When the run is validated while it trains, and what follows; empty: it is not."""
-    earlier_splits: str = ""
-    """Which rows may judge though they chose models under another split; empty: none."""
     ema: str = ""
     """How weights are averaged; empty: the weights themselves are the model."""
     tuned: str = ""
@@ -144,7 +141,6 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
         length=lines.length if sharded.num_rows is not None else _likely_length(pipeline, max_steps) or lines.length,
         rates=lines.rates,
         validation=trained.validation or ("" if training.validation is None else str(training.validation)),
-        earlier_splits=earlier_splits(context.workspace, pipeline.pipeline, pipeline.shards),
         ema="" if training.ema is None else str(training.ema),
         groups=list(rehearsal.groups) if rehearsal else [str(group) for group in training.optimizer.groups],
         running=[each for each in read_running(context.workspace) if each.pipeline == pipeline.pipeline],
@@ -254,8 +250,6 @@ def print_plan(plan: Plan) -> None:
     for stage in plan.stages:
         table.add_row(stage.stage, "be found" if stage.state == "found" else stage.state, _takes(stage), stage.detail)
     print_table(console, table)
-    if plan.earlier_splits:
-        console.print(f"\nsplit        {plan.earlier_splits}. {ADVICE}", end="")
     if plan.untried:
         console.print(f"\nuntried      not tried on made-up rows: {plan.untried}", end="")
     console.print(f"\n{plan.batch}")

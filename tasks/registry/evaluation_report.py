@@ -14,7 +14,6 @@ from headway.training.evaluation.measures import ShownMeasure, shown_measure
 
 OWN = "this model"
 INEXACT = "Not to the bit an undisturbed run"
-EARLIER_SPLITS = "Not all of these examples are unseen"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +103,15 @@ def leaderboard_table(report: EvaluationReport, champion: str, own: str = OWN) -
     return markdown_table(("", words(lead(report).name), difference_title(report, own)), rows)
 
 
+def set_apart_words(report: EvaluationReport) -> str:
+    """Why fewer examples judge than are held out, where that is so."""
+    num = report.num_ranking_examples
+    return (
+        f"{num:,} further held-out example{'s' if num > 1 else ''} rank trials, or ranked trials or validated runs "
+        "before, and judge nothing"
+    )
+
+
 def headline(report: EvaluationReport, context: ReportContext) -> str:
     """What the figures say; whether it is promoted is the policy's to decide."""
     rival = f"the {report.gate_baseline}" if report.compared_with is None else "the champion"
@@ -125,7 +133,7 @@ def render_markdown(report: EvaluationReport, context: ReportContext) -> str:
         f"**{markdown(headline(report, context))}**: {markdown(versus_rival(report).detail)}",
         "",
         *([f"{INEXACT}: {markdown(report.inexact)}", ""] if report.inexact else []),
-        *([f"{EARLIER_SPLITS}: {markdown(report.earlier_splits)}", ""] if report.earlier_splits else []),
+        *([f"{set_apart_words(report)}.", ""] if report.num_ranking_examples else []),
         *leaderboard_table(report, context.champion),
         "",
         *(f"{markdown(words(name))} {shown(report.metrics[name])}\n" for name in others),

@@ -24,7 +24,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import count, figure, moment
 from headway.tasks.registry import decisions, model_refs
 from headway.tasks.registry.decisions import RecordedDecision
-from headway.tasks.registry.evaluation_report import EARLIER_SPLITS, leaderboard_table, shown, slice_table
+from headway.tasks.registry.evaluation_report import leaderboard_table, set_apart_words, shown, slice_table
 from headway.tasks.registry.model_versions import ModelVersions, lineage
 from headway.tasks.rows.slices import OTHERS
 
@@ -221,8 +221,8 @@ def _limits(receipt: ContractReceipt, report: EvaluationReport, found: RecordedD
     ]
     if any(name.endswith(OTHERS) for name in report.slices):
         limits.append(f"Slices too small to be evaluated are taken together as {code(OTHERS)}.")
-    if report.earlier_splits:
-        limits.append(f"{EARLIER_SPLITS}: {markdown(report.earlier_splits)}.")
+    if report.num_ranking_examples:
+        limits.append(f"{set_apart_words(report)}.")
     if receipt.num_quarantined:
         excluded = count(receipt.num_quarantined, "row")
         limits.append(f"Left out of training and judgement, for breaking row rules: {excluded}.")

@@ -13,7 +13,6 @@ from headway.data_contracts.store.plain_text import html
 from headway.data_contracts.types import report_text
 from headway.data_contracts.types.report_text import figure
 from headway.tasks.registry.evaluation_report import (
-    EARLIER_SPLITS,
     INEXACT,
     OWN,
     ReportContext,
@@ -21,6 +20,7 @@ from headway.tasks.registry.evaluation_report import (
     headline,
     lead,
     leaderboard,
+    set_apart_words,
     shown,
     slice_rows,
     slice_titles,
@@ -63,14 +63,14 @@ def render_html(
     facts: PageFacts = NO_FACTS,
 ) -> str:
     versus = versus_rival(report)
-    unseen = f" {EARLIER_SPLITS}: {report.earlier_splits}." if report.earlier_splits else ""
+    apart = f" {set_apart_words(report)}." if report.num_ranking_examples else ""
     evaluated = f", {report_text.moment(context.evaluated_unix_s)} UTC" if context.evaluated_unix_s is not None else ""
     sections = (
         banner(
             "good" if versus.status == "passed" else "warn",
             f"Evaluation of {html(context.pipeline)}{evaluated}",
             headline(report, context),
-            html(f"{versus.detail}{unseen}"),
+            html(f"{versus.detail}{apart}"),
         ),
         _tiles(report),
         _leaderboard(report, context),

@@ -1,51 +1,37 @@
-"""Which held-out examples rank trials, and which evaluate: none does both, whenever.
-
-A row's place among the held-out ones is a hash, and the first of them rank. How far in they do is a fraction of all
-data, and the furthest that a pipeline's trials ever went is on record: settings that were chosen there are kept in
-later models, which would look too good on those examples.
-"""
+"""Which held-out examples rank trials, and which evaluate: none does both, whenever, nor evaluates if it validated."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headway.data_contracts.sources.reading import SourceSpec
-from headway.data_contracts.store import refs
-from headway.data_contracts.store.documents import Document, Json, Link, ShardManifest
-from headway.data_contracts.store.errors import DataError, RefConflict
+from headway.data_contracts.store.documents import Document, Link, ShardManifest
+from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.code_version import code_version
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.stage import StageOutput, find_or_make
+from headway.tasks.rows.set_apart import RowsApart, any_of, rows_apart, rows_that_rank
 from headway.tasks.rows.source_rows import source_rows
 from headway.training.config.shards import HELDOUT, ShardSpec
-from headway.training.data.shards.source_values import heldout_by_less
+from headway.training.data.shards.source_values import heldout_where
 from headway.training.evaluation.measures import metric_set_for
 from headway.training.evaluation.scorers import places_of_examples
 
-CODE = ("headway.tasks.rows.heldout_parts", "headway.training.data.shards.source_values")
-
-
-SHARES = ("heldout_fraction", "validation_fraction", "split")
-
-
-class RankingSplit(Document):
-    """How far into the data a pipeline's trials were ranked."""
-
-    kind: ClassVar[str] = "ranked"
-    pipeline: str
-    """The pipeline's name."""
-    splitting: Json
-    """How rows are told apart; under another rule other rows are held out."""
-    fraction: float
-    """Of all data: those that a split of this `heldout_fraction` would hold out. Of a given split: of what it holds
-    out, the rows whose hashes lie below this."""
+CODE = (
+    "headway.tasks.rows.heldout_parts",
+    "headway.tasks.rows.set_apart",
+    "headway.tasks.rows.ranking_split",
+    "headway.tasks.rows.splitting_rule",
+    "headway.training.data.shards.source_values",
+)
 
 
 class HeldoutParts(Document):
@@ -59,7 +45,7 @@ class HeldoutParts(Document):
     ranking: str
     """Those that rank trials: a bit each, in base64."""
     apart: str
-    """Those that rank trials, or ever did."""
+    """Those that rank trials, or that ever ranked some or validated a run."""
 
 
 class _Masks(NamedTuple):
@@ -78,57 +64,12 @@ class Parts:
     evaluation: list[int]
     """Reports and the gate go by these."""
     document: Link | None = field(default=None, compare=False)
-    """Where it is written down; None: nothing ranks, or ever did."""
+    """Where it is written down; None: all evaluate."""
 
 
-def ref_of(pipeline: str) -> str:
-    return f"ranked/{pipeline}"
-
-
-def remember_ranking(context: RunContext, share: float, shards: ShardSpec) -> None:
-    """Write down, before trials are ranked, on which examples they are.
-
-    Args:
-        share: of the held-out examples.
-    """
-    fraction = shards.whole_fraction * share
-    # Only ever further: examples that ranked once are not given back to evaluation.
-    while _furthest(context, shards) < fraction:
-        entry = refs.current(context.workspace, ref_of(context.pipeline))
-        ranked = RankingSplit(pipeline=context.pipeline, splitting=splitting_rule(shards), fraction=fraction)
-        link = context.workspace.publish_document(ranked)
-        try:
-            refs.move(context.workspace, ref_of(context.pipeline), link, expected=entry, reason="trials are ranked")
-        except RefConflict:
-            continue
-
-
-def ranking_fraction(context: RunContext, share: float, manifest: ShardManifest) -> float:
-    """Of all data: what ranks, or has ranked, and does not evaluate.
-
-    Args:
-        share: of the held-out examples, that rank now.
-    """
-    shards = ShardSpec.model_validate(manifest.spec)
-    return max(shards.whole_fraction * share, _furthest(context, shards))
-
-
-def _furthest(context: RunContext, shards: ShardSpec) -> float:
-    ranked = ranking_splits(context.workspace, context.pipeline)
-    return max((each.fraction for each in ranked if each.splitting == splitting_rule(shards)), default=0.0)
-
-
-def ranking_splits(workspace: Workspace, pipeline: str) -> Iterator[RankingSplit]:
-    """All that was ever set apart to rank trials, under whatever rule of splitting."""
-    for entry in refs.history(workspace, ref_of(pipeline)):
-        yield workspace.load(entry.target, RankingSplit)
-
-
-def splitting_rule(shards: ShardSpec) -> dict[str, Json]:
-    """What tells rows apart, whatever their shares."""
-    # Neither a share nor a list tells other rows apart: what has ranked does not evaluate when either grows.
-    rule = {name: value for name, value in shards.splitting.items() if name not in SHARES}
-    return rule if shards.split is None else {**rule, "column": shards.split.column}
+def apart_from(context: RunContext, share: float, manifest: ShardManifest) -> tuple[RowsApart, ...]:
+    """What is set apart of the examples that shards hold out; as `rows_apart`."""
+    return rows_apart(context.workspace, context.pipeline, ShardSpec.model_validate(manifest.spec), share)
 
 
 def require_parts(context: RunContext, share: float, source: SourceSpec, manifest: Link) -> None:
@@ -141,7 +82,7 @@ def require_parts(context: RunContext, share: float, source: SourceSpec, manifes
         DataError: as `parts_of`.
     """
     shards = context.workspace.load(manifest, ShardManifest)
-    if ranking_fraction(context, share, shards):
+    if apart_from(context, share, shards):
         parts_of(context, share, source, shards)
 
 
@@ -199,31 +140,29 @@ def _require_some(share: float, masks: _Masks, parts: Parts) -> None:
     ranks, is_apart = masks
     if not parts.evaluation or (share and not parts.ranking):
         before = int(np.count_nonzero(is_apart & ~ranks))
+        others = f"; {before:,} ranked trials or validated runs before, and evaluate no more" if before else ""
         raise DataError(
             f"of {len(ranks):,} held-out examples, {len(parts.ranking):,} rank trials and "
-            f"{len(parts.evaluation):,} evaluate"
-            f"{f'; {before:,} ranked trials before, and evaluate no more' if before else ''}.",
+            f"{len(parts.evaluation):,} evaluate{others}.",
             where="evaluation.ranking_share",
             advice="Add data, raise shards.heldout_fraction, or change the share, so that there are some of both.",
         )
 
 
 def _document(context: RunContext, share: float, source: SourceSpec, shards: ShardManifest) -> Link:
-    fraction = ShardSpec.model_validate(shards.spec).whole_fraction * share
-    apart = ranking_fraction(context, share, shards)
+    apart = apart_from(context, share, shards)
+    ranking = rows_that_rank(context.pipeline, ShardSpec.model_validate(shards.spec), share)
 
     def made() -> StageOutput:
         rows = source_rows(context.workspace, context.base, source, shards.snapshot, shards.receipt, context.digests)
         in_row_order = metric_set_for(context.workspace, shards).predicts != "tokens"
-        # Each look reads the source, and mostly nothing ranked before.
-        is_apart = heldout_by_less(rows, shards, apart, in_row_order=in_row_order)
-        ranks = is_apart if fraction == apart else heldout_by_less(rows, shards, fraction, in_row_order=in_row_order)
-        document = HeldoutParts(
-            manifest=shards.link, num_examples=len(ranks), ranking=_as_text(ranks), apart=_as_text(is_apart)
-        )
-        return StageOutput(document=document)
+        tests = {"ranking": partial(any_of, ranking), "apart": partial(any_of, apart)}
+        masks = heldout_where(rows, shards, tests, in_row_order=in_row_order)
+        texts = {name: _as_text(mask) for name, mask in masks.items()}
+        return StageOutput(document=HeldoutParts(manifest=shards.link, num_examples=len(masks["apart"]), **texts))
 
-    inputs = {"manifest": shards.sha256, "share": share, "set_apart": apart, "code": code_version(*CODE)}
+    rules = [each.model_dump(mode="json") for each in apart]
+    inputs = {"manifest": shards.sha256, "share": share, "set_apart": rules, "code": code_version(*CODE)}
     return find_or_make(context, "parts", inputs, made, span="evaluate.parts")
 
 

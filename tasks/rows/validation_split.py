@@ -16,7 +16,7 @@ from headway.data_contracts.store.documents import Document, Json
 from headway.data_contracts.store.errors import ConfigError, RefConflict
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.context import RunContext
-from headway.tasks.rows.heldout_parts import splitting_rule
+from headway.tasks.rows.splitting_rule import splitting_rule
 from headway.training.config.given_split import matches
 from headway.training.config.shards import ShardSpec
 

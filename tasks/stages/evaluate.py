@@ -45,8 +45,8 @@ from headway.tasks.registry import model_refs
 from headway.tasks.registry.evaluation_report import ReportContext, render_markdown
 from headway.tasks.reports.evaluation_page import PageFacts, render_html
 from headway.tasks.reports.evidence import publish_curve, publish_outputs, read_evidence
-from headway.tasks.rows.earlier_splits import earlier_splits
-from headway.tasks.rows.heldout_parts import ranking_fraction
+from headway.tasks.rows.heldout_parts import CODE as PARTS_CODE
+from headway.tasks.rows.heldout_parts import apart_from
 from headway.tasks.rows.slices import OTHERS, SliceBy
 from headway.tasks.stages.register import RegistrySpec, registered_before
 from headway.tasks.stages.scoring import ScoringHarness, only
@@ -73,8 +73,7 @@ CODE = (
         "headway.training.evaluation.class_figures",
         "headway.training.evaluation.number_figures",
     ),
-    *("headway.tasks.rows.slices", "headway.tasks.rows.heldout_parts", "headway.training.data.shards.source_values"),
-    "headway.tasks.rows.earlier_splits",
+    *("headway.tasks.rows.slices", *PARTS_CODE),
     *(
         "headway.training.data.shards.sharding",
         "headway.training.data.encode.host",
@@ -208,15 +207,10 @@ def _inputs(
         "checkpoint": checkpoint.sha256,
         "champion": None if champion is None else champion.sha256,
         "spec": spec.model_dump(mode="json"),
-        "set_apart": ranking_fraction(context, spec.ranking_share, shards),
-        "earlier_splits": _earlier_splits(context, shards),
+        "set_apart": [each.model_dump(mode="json") for each in apart_from(context, spec.ranking_share, shards)],
         "code": code_version(*CODE),
         "libraries": {name: version(name) for name in ("numpy", "torch", "scikit-learn")},
     }
-
-
-def _earlier_splits(context: RunContext, manifest: ShardManifest) -> str:
-    return earlier_splits(context.workspace, context.pipeline, ShardSpec.model_validate(manifest.spec))
 
 
 def report_context(
@@ -276,7 +270,6 @@ def _evaluate(
         num_examples=len(own.examples),
         num_ranking_examples=len(scored.examples) - len(own.examples),
         heldout_parts=parts.document,
-        earlier_splits=_earlier_splits(context, workspace.load(candidate.run.manifest, ShardManifest)),
         metric=measure.name,
         greater_is_better=measure.greater_is_better,
         metrics={

@@ -28,7 +28,7 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import run_stepless
 from headway.tasks.core.run_result import checkpoint_here
 from headway.tasks.registry.model_export import registered_graph
-from headway.tasks.rows.heldout_parts import Parts, parts_of, ranking_fraction
+from headway.tasks.rows.heldout_parts import Parts, apart_from, parts_of
 from headway.tasks.rows.slices import SliceBy, labels_of
 from headway.tasks.rows.source_rows import source_rows
 from headway.tasks.search.configuration import examples_rule
@@ -238,7 +238,7 @@ class ScoringHarness:
             share: of the examples, to rank on; 0: none.
         """
         shards = self.context.workspace.load(today.manifest, ShardManifest)
-        if not ranking_fraction(self.context, share, shards):
+        if not apart_from(self.context, share, shards):
             return Parts(ranking=[], evaluation=list(range(len(examples))))
         with self.context.ledger.span("evaluate.parts"):
             return parts_of(self.context, share, self.source, shards, examples)

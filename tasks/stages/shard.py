@@ -30,6 +30,7 @@ from headway.tasks.core.outlook import Outlook, damaged, look_up, would_run
 from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
 from headway.tasks.rows.first_rows import require_enough_rows
 from headway.tasks.rows.fitted_refs import detail_of, fitted_ref, repaired_state_in_use, state_in_use
+from headway.tasks.rows.set_apart import require_deciding_columns
 from headway.tasks.rows.source_rows import source_rows
 from headway.tasks.rows.validation_split import refuse_mixed, require_apart
 from headway.training.config.encoder_specs import ENCODER_SPEC, TokenSpec
@@ -55,11 +56,13 @@ def shard(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Li
     """Encode, pack, shuffle and write; groups whose files did not change are found, not written.
 
     Raises:
-        ConfigError: rows that have validated runs are to evaluate.
+        ConfigError: rows that have validated runs are to evaluate, or which rows have chosen models cannot be told.
         DataError: a file differs from the snapshot, or a given split lists a value that looks misspelt.
         EnvironmentProblem: no space left; finished groups are kept.
     """
-    require_apart(context, spec, [file.path for file in context.workspace.load(snapshot, Snapshot).files])
+    taken = context.workspace.load(snapshot, Snapshot)
+    require_deciding_columns(context.workspace, context.pipeline, spec, taken.columns)
+    require_apart(context, spec, [file.path for file in taken.files])
     _report_without_rows(context, spec, source, snapshot, receipt)
     fitted = current_fitted_state(context, spec, source, snapshot, receipt)
     link = shards_under(context, spec, source, snapshot, receipt, fitted)
@@ -298,11 +301,12 @@ def outlook(
         receipt: None: what the contract says of the data is not known yet.
 
     Raises:
-        ConfigError: rows that have validated runs are to evaluate.
+        ConfigError: rows that have validated runs are to evaluate, or which rows have chosen models cannot be told.
         DataError: a split would have no rows, or the training split fewer than two classes.
     """
     workspace = context.workspace
     refuse_mixed(workspace, context.pipeline, spec, [file.path for file in taken.files])
+    require_deciding_columns(workspace, context.pipeline, spec, taken.columns)
     require_enough_rows(spec, source, taken, base=context.base, digests=context.digests)
     state = usable_state(context, spec, state_in_use(workspace, context.pipeline))
     seen, num_rows = would_run(context, "shard"), None

@@ -18,18 +18,19 @@ from typing import Any
 
 import pytest
 
-from headway.data_contracts.store.documents import RunSpec
+from headway.data_contracts.store.documents import RunSpec, ShardManifest
 from headway.data_contracts.store.errors import ConfigError, DataError, RunStopped, TrainingFailed
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.act.reproduce import reproduce_model
 from headway.flows.config.pipeline_spec import load_pipeline
-from headway.flows.report.terminal import notice_line
 from headway.flows.run.stages import shards_of_today
 from headway.tasks.core.brief_context import brief_context
 from headway.tasks.core.run_result import furthest_step
 from headway.tasks.ownership.pipeline_history import read
 from headway.tasks.registry import mlflow_store
+from headway.tasks.rows.heldout_parts import parts_of
 from headway.tasks.stages.tracked_search import PARENT_TAG, SEARCH_TAG
+from headway.training.config.shards import HELDOUT
 from headway.training.launch.base.gang import leader_spools
 from headway.training.launch.base.stop_request import request_stop
 from headway.training.observe.ledger import read_events
@@ -107,20 +108,23 @@ def test_the_best_comes_first_and_a_bad_one_is_a_row_and_none_is_judged_by_what_
     assert bounded.ended.startswith("trial 2 to step 40: ") and bounded.ended.endswith("more than 0.0001 hours in all")
     assert made(events, "launch") == [False, False]
 
-    # Another salt holds out others, and some of those that ranked: it is said before anything is trained on that.
-    assert split_notices(new_project) == [] and report.earlier_splits == ""
+    # Another salt holds out others, and some of those that ranked: they judge nothing under it either.
+    ranked_ever, before = heldout_documents(new_project)
+    assert len(ranked_ever) == report.num_ranking_examples and len(before) == report.num_examples
     new_project.edit("tiny.yaml", "  num_groups: 2\n", "  num_groups: 2\n  split_salt: anew\n")
-    (line,) = split_notices(new_project)
-    assert line.startswith("split ") and "ranked trials while shards.split_salt was 'headway', may judge now" in line
+    apart, judge = heldout_documents(new_project)
+    assert ranked_ever & apart and judge and not ranked_ever & judge
 
 
-def split_notices(project: Project) -> list[str]:
-    """What a person reads of other splits while a retrain makes its shards."""
+def heldout_documents(project: Project) -> tuple[set[str], set[str]]:
+    """Those of today's held-out documents that judge nothing, and those that do."""
     pipeline, workspace = load_pipeline(project.pipeline), Workspace(str(project.workspace))
     with brief_context("tiny", workspace, project.pipeline.parent) as context:
-        shards_of_today(context, pipeline)
-        events = read_events(context.scratch / "ledger.jsonl")
-        return [notice_line(event) for event in events if event["event"] == "shard.earlier_splits"]
+        shards = workspace.load(shards_of_today(context, pipeline).manifest, ShardManifest)
+        parts = parts_of(context, pipeline.evaluation.ranking_share, pipeline.source, shards)
+    names = [name for group in shards.groups if group.split == HELDOUT for name in group.documents]
+    judge = {names[number] for number in parts.evaluation}
+    return {*names} - judge, judge
 
 
 @pytest.mark.long

@@ -83,7 +83,6 @@ EVENTS: Mapping[str, Declared] = {
     "shard.group": _at("A group's shards are made.", "group split rows source_rows"),
     "shard.excluded": _at("Rows were left out by rule.", "message rows"),
     "shard.without_rows": _at("Values have no rows in a split.", "message values"),
-    "shard.earlier_splits": _at("Rows chose models under another split, and may judge now.", "message"),
     "evaluate.baseline": _span("The baseline is scored."),
     "evaluate.model": _span("The model is scored."),
     "evaluate.details": _span("What the report shows beside the scores is made: outputs, importances, continuations."),

@@ -24,7 +24,7 @@ from headway.flows.config.request import RetrainRequest
 from headway.flows.show.plan import Plan, make_plan, print_plan
 from headway.tasks.core.brief_context import brief_context
 from headway.tasks.rows.fitted_refs import detail_of, fitted_ref
-from headway.tasks.rows.heldout_parts import remember_ranking
+from headway.tasks.rows.ranking_split import remember_ranking
 from headway.tasks.rows.validation_split import require_apart
 
 
@@ -131,20 +131,15 @@ def test_a_split_that_would_evaluate_on_what_has_validated_is_refused_before_any
         plan(project)
 
 
-def test_a_plan_says_that_rows_which_chose_models_under_another_split_may_judge(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_split_is_refused_under_which_nothing_tells_any_more_what_has_ranked(project: Path) -> None:
     workspace, shards = Workspace.create(str(project / "workspace")), load_pipeline(project / "tiny.yaml").shards
+    by_key = {"split_by": "key", "split_key": "user"}
     with brief_context("tiny", workspace, project) as context:
-        remember_ranking(context, 0.5, shards)
-    assert plan(project).earlier_splits == ""
-    text = (project / "tiny.yaml").read_text()
-    (project / "tiny.yaml").write_text(text + "shards: {split_salt: anew}\n")
-    print_plan(plan(project))
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("split ")]
-    assert (
-        "ranked trials while shards.split_salt was 'headway', may judge now" in line and "Put it back, unless" in line
-    )
+        remember_ranking(context, 0.5, shards.model_copy(update={"split_salt": "before"}))
+        assert plan(project).stages, "by paths, which the source still has"
+        remember_ranking(context, 0.5, shards.model_copy(update=by_key))
+    with pytest.raises(ConfigError, match=r"ranked trials .* while shards\.split_key was 'user' cannot be told"):
+        plan(project)
 
 
 def test_memory_is_unknown_while_no_run_has_finished(project: Path) -> None:

@@ -65,12 +65,12 @@ def test_it_says_what_the_version_stands_on_and_is_on_the_version_in_mlflow(cont
 
 def test_it_needs_nothing_else_and_names_stay_text(workspace: Workspace, context: RunContext, register) -> None:
     registration, evaluation = register(1)
-    report = workspace.load(evaluation, EvaluationReport).model_copy(update={"earlier_splits": "rows that ranked <b>"})
+    report = workspace.load(evaluation, EvaluationReport).model_copy(update={"num_ranking_examples": 1})
     hostile = {"a|b <img src=x>\n## Fake": Interval(value=1.0, low=0.5, high=1.5)}
     forged = workspace.publish_document(report.model_copy(update={"slices": hostile, "slice_sizes": {}}))
     document = workspace.load(registration, Registration).model_copy(update={"evaluation": forged})
     card = render(workspace, MODEL, workspace.publish_document(document), "1")
-    assert "- Not all of these examples are unseen: rows that ranked " in card and "<b>" not in card
+    assert "- 1 further held-out example rank" in card and "judge nothing." in card
     assert "<img" not in card and "\n## Fake" not in card and "a\\|b" in card
     assert "](" not in card and "http" not in card
 

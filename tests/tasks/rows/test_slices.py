@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.data_contracts.tables.source_spec import SourceSpec
+from headway.tasks.rows.set_apart import any_of, rows_that_rank
 from headway.tasks.rows.slices import MAX_NUMBERS, MAX_VALUES, SliceBy, labels_of, require_columns
 from headway.tasks.rows.source_rows import source_rows
 from headway.training.config.given_split import HELD_OUT, TRAINS, GivenSplit
 from headway.training.config.shards import HELDOUT, ShardSpec
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.data.shards.sharding import fit, write_shards
-from headway.training.data.shards.source_values import heldout_by_less, values_of_split
+from headway.training.data.shards.source_values import heldout_where, values_of_split
 from headway.training.evaluation.scorers import documents_of, places_of_examples
 
 TABLES = SourceSpec(uri="data", format="parquet", include=("**/*.parquet",))
@@ -141,7 +143,8 @@ def test_what_the_split_keeps_together_ranks_trials_or_judges_together_and_stays
             pq.write_table(pa.table(columns), path)
         manifest = source.shards(TABLES, spec, {})
         values = values_of_split(source.rows(), manifest, HELDOUT, ["id", "group", "path"], in_row_order=True)
-        found = heldout_by_less(source.rows(), manifest, 0.3, in_row_order=True)
+        ranking = partial(any_of, rows_that_rank("tiny", spec, 0.5))
+        found = heldout_where(source.rows(), manifest, {"": ranking}, in_row_order=True)[""]
         units = {"row": "id", "file": "path", "key": "group"}[split_by]
         by_unit: dict[Any, set[bool]] = {}
         for unit, is_ranking in zip(values[units].to_pylist(), found.tolist(), strict=True):

@@ -18,7 +18,6 @@ from headway.tasks.registry.evaluation_report import ReportContext, render_markd
 from headway.tasks.registry.promotion import decide, versus_rival
 from headway.tasks.registry.promotion_spec import PromotionSpec, SliceLimits
 from headway.tasks.reports.evaluation_page import render_html
-from headway.tasks.rows.heldout_parts import remember_ranking
 from headway.tasks.rows.slices import SliceBy, labels_of
 from headway.tasks.stages.evaluate import EvaluationSpec, _evaluate, slices_of, widened
 from headway.tasks.stages.register import RegistrySpec
@@ -202,17 +201,12 @@ def test_the_report_says_why_the_weights_are_not_those_of_an_undisturbed_run(jud
     assert "undisturbed" not in render_html(exact, STANDING)
 
 
-def test_the_report_says_that_examples_chose_models_under_another_split(judge, context) -> None:
-    synthetic = scores(CLASSES, 1.0, baseline="class prior")
-    before = judge(CLASSES, synthetic)
-    assert before.earlier_splits == "" and b"earlier_splits" not in before.to_bytes()
-    remember_ranking(context, 0.5, ShardSpec(split_salt="another"))
-    told = judge(CLASSES, synthetic).earlier_splits
-    assert "ranked trials while shards.split_salt was 'another'" in told
+def test_the_report_says_how_many_held_out_examples_judge_nothing(judge) -> None:
+    report = judge(CLASSES, scores(CLASSES, 1.0, baseline="class prior"))
+    some = report.model_copy(update={"num_ranking_examples": 1234})
     for page in (render_html, render_markdown):
-        after = page(before.model_copy(update={"earlier_splits": told}), STANDING)
-        assert "Not all of these examples are unseen" in after and "may judge now" in after
-        assert "unseen" not in page(before, STANDING)
+        assert "1,234 further held-out examples rank trials, or ranked trials or validated runs" in page(some, STANDING)
+        assert "judge nothing" not in page(report, STANDING)
 
 
 def test_names_in_the_page_are_text_and_it_needs_nothing_else(judge) -> None:

@@ -20,7 +20,7 @@ from headway.training.data.encode.blocks import SourceBlock
 from headway.training.data.encode.source_columns import column_of, plain
 from headway.training.data.shards.bucket_shuffle import sorting_order
 from headway.training.data.shards.row_blocks import blocks_of
-from headway.training.data.shards.splits import GroupTask, SourceRows, plan_groups, within_fraction
+from headway.training.data.shards.splits import GroupTask, SourceRows, plan_groups
 from headway.training.data.splitmix import splitmix64
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ PATH = "path"
 """A column that every source has: of one that brings none, the path of a row's file."""
 ReadValues = Callable[[SourceRows, SourceBlock], Any]
 """One value for each row of a file's block, as an Arrow array."""
+RowTest = Callable[[SourceRows, SourceBlock], NDArray[np.bool_]]
+"""Whether each row of a file's block is meant; (rows,)."""
 
 
 def values_of_split(
@@ -50,20 +52,16 @@ def values_of_split(
     return _values_of_split(sources, manifest, split, readers, in_row_order)
 
 
-def heldout_by_less(
-    sources: Iterable[SourceRows], manifest: ShardManifest, fraction: float, *, in_row_order: bool
-) -> NDArray[np.bool_]:
-    """Which held-out samples a `heldout_fraction` of only this would hold out as well; of a given split, this share.
+def heldout_where(
+    sources: Iterable[SourceRows], manifest: ShardManifest, tests: Mapping[str, RowTest], *, in_row_order: bool
+) -> dict[str, NDArray[np.bool_]]:
+    """Which held-out samples pass each of some tests; (samples,) each.
 
-    So what the split keeps together, such as all rows of one key, stays together, and none changes sides as data grow.
-
-    Args: and what is raised: as `values_of_split`.
+    Args: and what is raised: as `values_of_split`, and what the tests raise.
     """
-    spec = ShardSpec.model_validate(manifest.spec)
-    read = partial(_within, spec=spec, fraction=fraction)
-    values = _values_of_split(sources, manifest, HELDOUT, {"": read}, in_row_order)[""]
-    found: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
-    return found
+    readers = {name: partial(_tested, test=test) for name, test in tests.items()}
+    found = _values_of_split(sources, manifest, HELDOUT, readers, in_row_order)
+    return {name: values.to_numpy(zero_copy_only=False) for name, values in found.items()}
 
 
 def _values_of_split(
@@ -96,10 +94,10 @@ def _column(member: SourceRows, block: SourceBlock, name: str) -> Any:
     return plain(column_of(block.batch, name, block.path))
 
 
-def _within(member: SourceRows, block: SourceBlock, spec: ShardSpec, fraction: float) -> Any:
+def _tested(member: SourceRows, block: SourceBlock, test: RowTest) -> Any:
     import pyarrow as pa
 
-    return pa.array(within_fraction(member, block.batch, block.row_numbers, spec, fraction))
+    return pa.array(test(member, block))
 
 
 def _values_of_group(
