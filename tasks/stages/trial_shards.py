@@ -19,6 +19,7 @@ from headway.tasks.stages.launch import num_training_rows
 from headway.tasks.stages.shard import shard_for_trials
 from headway.tasks.stages.trial_scores import Scoring
 from headway.training.config.shards import ShardSpec
+from headway.training.data.shards.skew import SkewRefused
 from headway.training.engine.run_documents import mixed_manifests
 from headway.training.evaluation.measures import target_of
 from headway.training.frozen.mesh_check import require_trainable
@@ -53,7 +54,7 @@ class TrialShards:
         own = self._context.workspace.load(self._manifest, ShardManifest)
         try:
             link = shard_for_trials(self._context, spec, self._scoring.source, own.snapshot, own.receipt)
-        except EncodingRefused as error:
+        except (EncodingRefused, SkewRefused) as error:
             raise ConfigError(
                 f"the data cannot be encoded so: {error.what}", where=f"trials: {error.where}", advice=error.advice
             ) from error

@@ -23,7 +23,7 @@ from headway.tasks.stages.shard import shard
 from headway.tasks.stages.trial_scores import Scoring
 from headway.tasks.stages.trial_shards import TrialShards
 from headway.training.config.order_spec import MixedDataset, OrderSpec
-from headway.training.config.shards import HELDOUT, ShardSpec
+from headway.training.config.shards import HELDOUT, ShardSpec, SkewLimits
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.evaluation.measures import metric_set_for
@@ -175,12 +175,18 @@ def test_what_data_refuse_and_what_predicts_something_else_is_no_trial(
     table: Trials, texts: Trials, days: Days, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gap = [0.5 * n for n in range(39)]
-    days.write(**columns(b=[*gap, ""], c=[n % 5 for n in range(40)]))
+    days.write(**columns(b=[*gap, ""], c=[n % 5 for n in range(40)], t=["text"] * 40))
     spec = shards_spec({**TABLE, "categorical": ["c"], "missing": "mean"})
     shards = days.workspace.load(days.run(spec).manifest, ShardManifest)
     gappy = Trials(days.context, spec, SOURCE, shards.snapshot, shards.receipt)
     with pytest.raises(ConfigError, match="the data cannot be encoded so: "):
         gappy.manifest(encoder__missing="refuse")
+    with pytest.raises(ConfigError, match="the data cannot be encoded so: column 't' is string, not a number"):
+        gappy.manifest(encoder__numeric=["a", "t"])
+    one_group = SPEC.model_copy(update={"num_groups": 1, "skew": SkewLimits(max_rows_ratio=1.0001)})
+    uneven = Trials(texts.context, one_group, texts.source, texts.snapshot, texts.receipt)
+    with pytest.raises(ConfigError, match=r"the data cannot be encoded so: has .* times the mean of 3 groups"):
+        uneven.shards.manifest(uneven.base.with_settings(named({"num_groups": 3})).shards)
 
     # As of an encoder of one's own, which says only once it is fitted what it is.
     targets = iter(["the text of one", "the tokens of another"])

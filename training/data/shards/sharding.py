@@ -8,15 +8,17 @@ processes that share the work need nothing but the workspace.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from headway.data_contracts.store.digests import sha256_bytes, sha256_of
 from headway.data_contracts.store.documents import FittedState, Link, ShardGroup, ShardManifest
+from headway.data_contracts.store.errors import DataError, EncodingRefused
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import FileDigests
 from headway.training.config.shards import TRAIN, ShardSpec
+from headway.training.data.encode.blocks import SourceBlock
 from headway.training.data.encode.data_shape import classes_of
 from headway.training.data.encode.encoders import fit_encoder, libraries
 from headway.training.data.shards.group_store import GroupPart, content_digest
@@ -44,11 +46,20 @@ def fit(
         code: of an encoder of the user's own, the archive that it is imported from; it becomes one of the files.
 
     Raises:
-        DataError: a split stays empty, a file is gone or changed since the snapshot, or a row is refused.
+        DataError: a split stays empty, or a file is gone or changed since the snapshot.
+        EncodingRefused: a row, or a column of them, is none that the encoder can be fitted to.
         ConfigError: an encoder of the user's own is wrong.
     """
-    groups = [training_blocks(task, spec) for task in plan_groups(sources, spec) if TRAIN in task.splits]
-    fitted = fit_encoder(spec.encoder, groups, num_threads or num_cores(), code)
+    unread: list[DataError] = []
+    tasks = [task for task in plan_groups(sources, spec) if TRAIN in task.splits]
+    groups = [_noting_unread(training_blocks(task, spec), unread) for task in tasks]
+    try:
+        fitted = fit_encoder(spec.encoder, groups, num_threads or num_cores(), code)
+    except DataError as error:
+        if unread:
+            raise
+        # A class of its own: another encoder may take the same rows, and a file that is gone has none to take.
+        raise EncodingRefused(error.what, where=error.where, advice=error.advice) from error
     # By content: the same files fitted from other data are stored once.
     digest = sha256_of({name: sha256_bytes(data) for name, data in fitted.files.items()})
     return FittedState(
@@ -60,6 +71,14 @@ def fit(
         libraries=libraries(spec.encoder),
         statistics=fitted.statistics,
     )
+
+
+def _noting_unread(blocks: Iterator[SourceBlock], unread: list[DataError]) -> Iterator[SourceBlock]:
+    try:
+        yield from blocks
+    except DataError as error:
+        unread.append(error)
+        raise
 
 
 def write_shards(

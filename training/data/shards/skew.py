@@ -11,6 +11,11 @@ from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.training.config.shards import SPLITS, VALIDATION, SkewLimits
 from headway.training.data.shards.group_store import MAX_CLASSES_COUNTED
 
+
+class SkewRefused(DataError):
+    """Groups or shards are less even than the file's `shards.skew` asks."""
+
+
 ADVICE = "Balance the source, change shards.group_by or shards.num_groups, or raise the limit in shards.skew."
 
 
@@ -76,7 +81,7 @@ def _check_ratio(
     mean = sum(map(figure, groups)) / len(groups)
     largest = max(groups, key=figure)
     if figure(largest) > limit * mean:
-        raise DataError(
+        raise SkewRefused(
             f"has {figure(largest):,} {what}, {figure(largest) / mean:.2f} times the mean of {len(groups)} groups; "
             f"the limit is {limit:g}.",
             where=_name(largest),
@@ -96,7 +101,7 @@ def _check_labels(groups: Sequence[ShardGroup], limit: float, min_rows: int, cla
         # Small shards differ by chance; the limit is for those with enough rows to judge.
         if counts.sum() >= min_rows and differences[worst] > limit:
             name = classes[worst] if classes else worst
-            raise DataError(
+            raise SkewRefused(
                 f"class {name} makes up {counts[worst] / counts.sum():.1%} of its {int(counts.sum()):,} rows and "
                 f"{shares[worst]:.1%} of the split; the limit is {limit:.1%} apart.",
                 where=where,
