@@ -140,6 +140,12 @@ class SearchBudget:
         self._started: dict[str, int] = {}
         """By trial that may train now: to which step."""
 
+    @property
+    def knows_pace(self) -> bool:
+        """Whether it can tell what trials take; it bounds none until then."""
+        is_known = self._pace is not None or any(each.step for each in self._known.values())
+        return is_known or not self.spec.bounds_time
+
     def know(self, runs: Iterable[str]) -> None:
         """Trials of the search; what was begun before has ended by now."""
         self._known |= {run: self._progress_of(run) for run in (*runs, *self._started)}

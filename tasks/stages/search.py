@@ -354,16 +354,26 @@ class _Search:
     def _trained(self, planned: Sequence[PlannedTrial], to_step: int | None, *, is_bound: bool) -> list[TrialResult]:
         """With their scores, the best first, and those that failed last."""
         may_begin = None
+        evaluation, launch = self._scoring.evaluation, self._scoring.launch
+        at_once = self._spec.max_parallel or AT_ONCE
+        waves = [planned]
         if (budget := self._budget) is not None and is_bound:
             budget.know(run_folder(each.run) for each in planned)
+            # A queue takes all of them, and before anything has trained nobody knows how many the budget has room for.
+            if launch.is_detached and not budget.knows_pace:
+                waves = [planned[:at_once], planned[at_once:]]
 
             def may_begin(each: PlannedTrial) -> bool:
                 return self._may_begin(budget, each, to_step or each.trial.training.max_steps)
 
-        evaluation, launch = self._scoring.evaluation, self._scoring.launch
         room = None if launch.is_detached else self._room_for(planned)
-        at_once = self._spec.max_parallel or AT_ONCE
-        trained = train_trials(self._context, planned, launch, self._uri, at_once, evaluation, to_step, room, may_begin)
+        trained = [
+            result
+            for wave in waves
+            for result in train_trials(
+                self._context, wave, launch, self._uri, at_once, evaluation, to_step, room, may_begin
+            )
+        ]
         self._look_at_pace(planned[0].run)
         scores = (each.result.score for each in self._trials.values())
         like = next((each for each in scores if each is not None), None)

@@ -56,6 +56,8 @@ class Machine:
     """By trial: how far it is trained."""
     arrived: dict[tuple[int, int], int] = field(default_factory=dict)
     """By trial and rung: how far it was when it was first compared there."""
+    is_queue: bool = False
+    """Whether all are asked for before the first trains."""
     ends_at: int = 540
     """Where runs end, by converging."""
     trained: dict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -98,11 +100,14 @@ class Machine:
         may_begin: Any = None,
     ) -> Any:
         results = []
-        for each in planned:
+
+        def begins(each: PlannedTrial) -> bool:
+            is_trained = self.reached.get(self.key(each.trial), 0) >= min(to_step or 540, self.ends_at)
+            return may_begin is None or is_trained or may_begin(each)
+
+        for each in list(filter(begins, planned)) if self.is_queue else filter(begins, planned):
             number, step = self.key(each.trial), to_step or 540
             is_trained = self.reached.get(number, 0) >= min(step, self.ends_at)
-            if may_begin is not None and not is_trained and not may_begin(each):
-                continue
             result = TrialResult(planned=each)
             if (limit := self.fails_at.get(number)) is not None and step >= limit:
                 results.append(replace(result, error=self.failure(where=each.run.sha256)))
@@ -514,6 +519,14 @@ def test_in_hours_a_search_ends_within_them_with_its_best_at_its_end_and_repeate
     whole, undisturbed = machine.search(spec(rounds=4)), Machine(by_number).search(spec(rounds=4))
     assert not whole.ended and whole.best.trial == undisturbed.best.trial
     assert whole.steps_spent == sum(machine.trained.values()) >= undisturbed.steps_spent
+
+
+def test_where_no_pace_is_known_a_queue_gets_as_many_as_train_at_a_time_and_their_pace_bounds_the_others() -> None:
+    machine = Machine(by_number, is_queue=True)
+    wanted = spec(rounds=1, max_parallel=2, budget={"hours": 900 / 3600})  # 70 s each to the first rung, 540 to the end
+    found = machine.search(wanted)
+    assert sorted(machine.reached) == [1, 2, 3, 4] and found.best.trial.number == 1
+    assert "more than 0.25 hours in all" in found.ended
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
