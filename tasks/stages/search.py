@@ -361,7 +361,7 @@ class _Search:
             budget.know(run_folder(each.run) for each in planned)
             # A queue takes all of them, and before anything has trained nobody knows how many the budget has room for.
             if launch.is_detached and not budget.knows_pace:
-                waves = [planned[:at_once], planned[at_once:]]
+                waves = [each for each in (planned[:at_once], planned[at_once:]) if each]
 
             def may_begin(each: PlannedTrial) -> bool:
                 return self._may_begin(budget, each, to_step or each.trial.training.max_steps)
