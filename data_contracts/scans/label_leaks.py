@@ -72,12 +72,19 @@ def evaluate_label(
         )
     num_inputs = sum(name in types for name in label.inputs)
     return (
-        _verdict(LABEL_LEAK, DESCRIPTION, passed=not certain, observed=_sentence(certain, label.column, num_inputs)),
+        _verdict(
+            LABEL_LEAK,
+            DESCRIPTION,
+            passed=not certain,
+            observed=_sentence(certain, label.column, num_inputs),
+            columns=certain,
+        ),
         _verdict(
             LIKELY_LEAK,
             LIKELY_DESCRIPTION,
             passed=not likely,
             observed=_sentence(likely, label.column, num_inputs, how="nearly "),
+            columns=likely,
         ),
     )
 
@@ -119,9 +126,11 @@ def _sentence(found: Sequence[str], label: str, num_inputs: int, *, how: str = "
     return f"{names} alone {how}{'tells' if len(found) == 1 else 'tell'} `{label}`"
 
 
-def _verdict(rule_id: str, description: str, *, passed: bool, observed: str) -> ExpectationVerdict:
+def _verdict(
+    rule_id: str, description: str, *, passed: bool, observed: str, columns: tuple[str, ...] = ()
+) -> ExpectationVerdict:
     return ExpectationVerdict(
-        rule_id=rule_id, description=description, severity="warning", passed=passed, observed=observed
+        rule_id=rule_id, description=description, severity="warning", passed=passed, observed=observed, columns=columns
     )
 
 

@@ -163,6 +163,8 @@ class ExpectationVerdict(Frozen):
     """Counts and bounds only: a receipt never echoes a value of the data."""
     broken_rows: tuple[RowName, ...] = Field(default=(), exclude_if=operator.not_)
     """The first that break it, by file and number, where a row can by itself; those quarantined are in their file."""
+    columns: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
+    """Of a label leak: the inputs that tell the label."""
 
 
 class Distribution(Frozen):

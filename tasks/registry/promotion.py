@@ -7,7 +7,6 @@ not ask for is *not evaluated*, and says so.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 
 from headway.data_contracts.store.documents import EvaluationReport, Interval
@@ -260,13 +259,10 @@ def _label_leak(policy: PromotionSpec, subject: Subject) -> Iterator[PromotionCh
     held = leak.passed or policy.label_leak == "allow"
     words = "" if leak.passed else "; the policy allows it" if held else f". {LEAK_ADVICE}"
     status: CheckStatus = "passed" if held else "failed"
-    # A column may be called anything, and what could not be looked at is refused without one.
-    named = re.match(r"(.+) alone [^`]*tells? `", leak.observed)
     remedy = ""
-    if named and not held:
-        remedy = (
-            f"take {named[1]} out of the inputs in `shards.encoder`, or {LEAK_KEY} if known when the model is asked"
-        )
+    if leak.columns and not held:  # what could not be looked at is refused without one
+        named = ", ".join(f"`{name}`" for name in leak.columns)
+        remedy = f"take {named} out of the inputs in `shards.encoder`, or {LEAK_KEY} if known when the model is asked"
     yield PromotionCheck(name="label leak", status=status, detail=f"{leak.observed}{words}", remedy=remedy)
     likely = subject.likely_leak
     if likely is not None and not likely.passed:

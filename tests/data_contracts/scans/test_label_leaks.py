@@ -215,7 +215,7 @@ def test_two_columns_are_both_named_and_no_value_is() -> None:
     with duckdb.connect() as connection:
         connection.register(ROWS, table)
         found, _ = evaluate_label(connection, label("y", True, ("a", "b")), dict.fromkeys(table.column_names, "string"))
-    assert found.observed == "`a`, `b` alone tell `y`" and not found.passed
+    assert found.observed == "`a`, `b` alone tell `y`" and found.columns == ("a", "b") and not found.passed
 
 
 def test_what_cannot_be_judged_is_said_to_be_so() -> None:

@@ -279,7 +279,12 @@ def test_a_decision_that_only_the_clock_changed_says_the_same() -> None:
 
 def leaked(passed: bool) -> Subject:
     found = ExpectationVerdict(
-        rule_id="label-leak", description="", severity="warning", passed=passed, observed="`outcome` alone tells `left`"
+        rule_id="label-leak",
+        description="",
+        severity="warning",
+        passed=passed,
+        observed="`outcome` alone tells `left`",
+        columns=() if passed else ("outcome",),
     )
     return replace(FIRST, label_leak=found)
 
