@@ -150,6 +150,7 @@ def write_draft(
     seen = _describe_source(data, snapshot)
     is_text = not found.spec.is_table
     beside = _beside(found, base, pipeline.parent.resolve(), (project or pipeline.parent).resolve())
+    excluded = excluded_columns(profile, encoder, leaks, types_are_declared=found.spec.is_text_table)
     pipeline_text = draft_pipeline(
         beside,
         profile,
@@ -158,6 +159,7 @@ def write_draft(
         seen=seen,
         contract=contract,
         is_partitioned=bool(_partitions(snapshot)),
+        excluded=excluded,
         leaks=leaks,
     )
     contract_text = draft_contract(
@@ -183,7 +185,7 @@ def write_draft(
         given,
         facts,
         leaks,
-        excluded_columns(profile, encoder, leaks),
+        excluded,
         encoder,
         class_rows,
     )

@@ -141,20 +141,24 @@ def inputs_of(encoder: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def excluded_columns(
-    profile: TableProfile, encoder: Mapping[str, Any], leaks: LeakingInputs = NO_LEAKS
+    profile: TableProfile, encoder: Mapping[str, Any], leaks: LeakingInputs = NO_LEAKS, *, types_are_declared: bool
 ) -> list[ExcludedColumn]:
-    """Columns of a table that the model would not read, each with the reason."""
+    """Columns of a table that the model would not read, each with the reason.
+
+    Args:
+        types_are_declared: by the pipeline file; else files carry them.
+    """
     if encoder["kind"] != "tabular":
         return []
     read = {*inputs_of(encoder), encoder.get("label")}
     return [
-        ExcludedColumn(each.name, leaks.named(each.name) or _reason(each))
+        ExcludedColumn(each.name, leaks.named(each.name) or _reason(each, types_are_declared=types_are_declared))
         for each in profile.columns
         if each.name not in read
     ]
 
 
-def _reason(column: ColumnProfile) -> str:
+def _reason(column: ColumnProfile, *, types_are_declared: bool) -> str:
     if column.suspicions:
         return "may hold personal data"
     if not column.num_values:
@@ -165,7 +169,8 @@ def _reason(column: ColumnProfile) -> str:
     if column.shape is not None and column.shape.is_mixed:
         return f"each text is {column.shape.name}, and no type reads both; write them alike, and draft anew"
     if column.shape is not None and column.shape.is_time:
-        return f"each text is {column.shape.name}; as a date or timestamp, by `source.column_types`, it would be read"
+        how = "by `source.column_types`" if types_are_declared else "which the files themselves have to say"
+        return f"each text is {column.shape.name}; as a date or timestamp, {how}, it would be read"
     if column.is_unique and column.stray is None:
         return "no value occurs twice"
     if column.family in TIMES:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from headway.data_contracts.drafting.leaking_inputs import NO_LEAKS, LeakingInpu
 from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile, is_key_name
 from headway.data_contracts.sources.inference import GuessedSource
 from headway.data_contracts.tables.source_spec import CsvOptions
-from headway.flows.act.encoder_draft import ExcludedColumn, excluded_columns, inputs_of, likely_labels, recipe_for
+from headway.flows.act.encoder_draft import ExcludedColumn, inputs_of, likely_labels, recipe_for
 from headway.flows.act.table_training import table_training
 from headway.training.data.encode.numeric_block import MOST_PARTS
 
@@ -29,6 +29,7 @@ def draft_pipeline(
     seen: str,
     contract: Path,
     is_partitioned: bool,
+    excluded: Sequence[ExcludedColumn],
     leaks: LeakingInputs = NO_LEAKS,
 ) -> str:
     """The text of a pipeline file that lies beside its contract.
@@ -37,6 +38,7 @@ def draft_pipeline(
         encoder: the fields of `shards.encoder`.
         seen: what was profiled, in words.
         is_partitioned: whether folders such as `day=1` part the files.
+        excluded: columns that the model would not read.
         leaks: inputs that alone tell the label.
     """
     is_text = not found.spec.is_table
@@ -48,7 +50,7 @@ def draft_pipeline(
         ("", ""),
         (f"contract: {scalar(contract.name)}", "what the data must be; read it before the first retrain"),
         ("", ""),
-        *_shards(encoder, profile, is_text=is_text, is_partitioned=is_partitioned, leaks=leaks),
+        *_shards(encoder, profile, excluded, is_text=is_text, is_partitioned=is_partitioned, leaks=leaks),
         ("", ""),
         *_training(encoder, profile.num_rows),
         ("", ""),
@@ -97,13 +99,18 @@ def _source(found: GuessedSource, profile: TableProfile) -> Iterator[Line]:
 
 
 def _shards(
-    encoder: Mapping[str, Any], profile: TableProfile, *, is_text: bool, is_partitioned: bool, leaks: LeakingInputs
+    encoder: Mapping[str, Any],
+    profile: TableProfile,
+    excluded: Sequence[ExcludedColumn],
+    *,
+    is_text: bool,
+    is_partitioned: bool,
+    leaks: LeakingInputs,
 ) -> Iterator[Line]:
     yield "shards:", ""
     yield "  encoder:", "DECIDE: which columns the model reads" if not is_text else ""
     for name, value in encoder.items():
         yield f"    {name}: {scalar(value)}", NOTES.get(name, "")
-    excluded = excluded_columns(profile, encoder, leaks)
     if excluded:
         yield "    ", f"Left out: {in_words(excluded)}."
     if encoder["kind"] == "tabular":

@@ -55,7 +55,7 @@ COPIED = ("card", "resume")
 """Facts that a person copies."""
 MIN_WIDTH = 20
 ENDED_BETWEEN: Mapping[RunState | None, str] = {
-    "started": "the owner was interrupted before the retrain's last stage was done.",
+    "started": "its owner was killed, or failed, before the retrain's last stage was done.",
     "stopped": "it was stopped before the retrain's last stage was done.",
 }
 """Why a run ended while none of its attempts was at work, by what its pipeline's history says of it."""

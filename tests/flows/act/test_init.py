@@ -624,6 +624,10 @@ def test_moments_that_are_texts_are_told_how_to_be_read_and_then_are(headway: He
     (tmp_path / "rows.jsonl").write_text(rows)
     drafted = headway("contract", "init", "rows.jsonl")
     assert "as a date or timestamp, by `source.column_types`, it would be read" in drafted.out
+    table = pa.Table.from_pylist([json.loads(row) for row in rows.splitlines()])
+    pq.write_table(table, tmp_path / "typed.parquet")
+    drafted = headway("contract", "init", "typed.parquet")
+    assert "as a date or timestamp, which the files themselves have to say, it would be read" in drafted.out
     for name in ("rows.pipeline.yaml", "rows.contract.yaml"):
         text = (tmp_path / name).read_text()
         (tmp_path / name).write_text(text.replace("at: string", "at: timestamp[us]"))

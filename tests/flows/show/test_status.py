@@ -143,7 +143,7 @@ def test_a_retrain_that_was_interrupted_between_its_attempts_says_so_and_what_go
 
     assert "ended" not in told(), "of which no history says anything"
     current_run.start(context, "0123456789abcdef" * 4)
-    assert "ended the owner was interrupted before" in told() and "resume headway retrain tiny.yaml" in told()
+    assert "ended its owner was killed, or failed, before" in told() and "resume headway retrain tiny.yaml" in told()
     with owning(folder.parent):
         assert "ended" not in told(), "it goes on"
     with pytest.raises(RunStopped), current_run.recording_the_end(context, None):
