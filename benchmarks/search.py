@@ -1,4 +1,5 @@
-"""How many training steps a search takes to the same loss: a grid, random draws, Optuna's own pruner, and ours.
+"""How many training steps a search takes to the same loss: a grid, random draws, Optuna's own pruner, and ours by each
+sampler.
 
 `python -m benchmarks.search [--task digits|breast-cancer|text] [--seeds N] [--steps N] [--json]`
 
@@ -161,6 +162,7 @@ CONTENDERS: dict[str, Callable[[Search], None]] = {
     GRID: grid,
     "random draws, rungs": halving("random"),
     "optuna's pruner (tpe)": pruned_by_optuna,
+    "gp, rungs": halving("gp"),
     OURS: halving("tpe"),
 }
 
