@@ -166,9 +166,6 @@ class _Trials:
             collections.deque(tensors, maxlen=0)  # all ranks take part in making them up
         del learner
         gc.collect()  # hooks and the parameters they lie on hold each other; the next trial needs the memory
-        if self._spec(trial).compile:
-            # Each trial has a model of its own, and after eight of one class the compiler gives up without a word.
-            torch.compiler.reset()
         warm_s = sum(each.step_s for each in made[:NUM_WARM])
         return _Trained(made[NUM_WARM:], warm_s, digest, sha256_of([each.loss.hex() for each in made]))
 
