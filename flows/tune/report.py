@@ -36,7 +36,7 @@ def print_tuning(tuning: Tuning) -> None:
     out = f", but {', '.join(moved)}, which is out" if moved else ""
     console.print(f"\nAll values {same}{out}.")
     if not tuning.was_a_choice:
-        console.print("There was nothing to choose between.")
+        console.print("There was nothing to choose between; keys that the pipeline file says are not tried.")
     elif tuning.taken:
         console.print(f"Retrains on equal hardware and versions take it from {path_of(tuning.pipeline)} on.")
     else:
