@@ -20,7 +20,7 @@ def tune(
     rounds: Annotated[int, typer.Option(metavar="N", min=3, max=50, help="How often each value takes its turn.")] = 5,
     advise: Annotated[
         bool,
-        typer.Option("--advise", help="Also try learning rates and larger micro-batches; both change the model."),
+        typer.Option("--advise", help="Also try learning rates, larger micro-batches and `compile`; none is taken."),
     ] = False,
     workspace: WorkspaceUri = "",
     stop_at: StopAt = "",
@@ -44,10 +44,13 @@ def tune(
     from headway.flows.config.pipeline_file import using_pipeline_file
 
     with using_pipeline_file(request.pipeline):
+        from headway.flows.config.pipeline_file import pipeline_file
         from headway.flows.config.preflight import check_request
         from headway.flows.tune.measuring import require_tunable
 
-        require_tunable(check_request(request)[0])
+        # Before a workspace is made and a first step is tried.
+        require_tunable(pipeline_file(request.pipeline).spec)
+        check_request(request)
         _run(request, started_unix_s, as_json=as_json)
 
 

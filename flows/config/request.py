@@ -176,7 +176,7 @@ class TuneRequest(TrainingRequest):
     advise: bool = Field(
         default=False,
         title="Advise",
-        description="On: also try learning rates and larger micro-batches, which change the model; none is taken.",
+        description="On: also try learning rates, larger micro-batches and `compile`; none is taken.",
     )
 
     @property

@@ -6,7 +6,7 @@ from headway.data_contracts.report.page import banner, definitions, page, sectio
 from headway.data_contracts.report.plots import Axis, Plot, figure, key, pictures
 from headway.data_contracts.store.plain_text import html
 from headway.data_contracts.types.report_text import moment
-from headway.flows.tune.report import micro_batch_line, rates_line
+from headway.flows.tune.report import compiled_line, micro_batch_line, rates_line
 from headway.tasks.tuning.advice import Advice
 
 CLIPPED = 1.5
@@ -17,13 +17,17 @@ def render_html(advice: Advice) -> str:
     found = advice.learning_rates
     title = f"Advice for {advice.pipeline}"
     about = f"measured {moment(advice.measured_unix_s)} on {advice.machine.host}"
-    told = [("learning rate", html(rates_line(advice))), ("micro-batch", html(micro_batch_line(advice)))]
+    told = [
+        ("learning rate", html(rates_line(advice))),
+        ("micro-batch", html(micro_batch_line(advice))),
+        ("compile", html(compiled_line(advice))),
+    ]
     sections = [
         banner(
             "warn",
             html(title),
             "yours to decide",
-            html(f"Nothing of this is taken, for it changes the model; {about}."),
+            html(f"Nothing of this is taken, for it changes the model or its run's key; {about}."),
         ),
         section("In short", definitions(told)),
         section("Learning rates", _rates(advice)) if found.losses else "",

@@ -24,7 +24,7 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import gang_for
 from headway.tasks.stages.launch import describe_run, num_training_rows
 from headway.tasks.tuning import advice, record
-from headway.tasks.tuning.advice import Advice, LearningRates, MicroBatch
+from headway.tasks.tuning.advice import Advice, Compiled, LearningRates, MicroBatch
 from headway.tasks.tuning.choice import DAY_S, FailureRecord, Measured, Settings, choose, choose_interval
 from headway.tasks.tuning.machine import machine_here
 from headway.tasks.tuning.record import TunedSetting, Tuning
@@ -79,7 +79,6 @@ class Tuner:
     """
 
     def __init__(self, context: RunContext, pipeline: PipelineSpec, manifest: Link, *, rounds: int) -> None:
-        require_tunable(pipeline)
         self._context, self._pipeline, self._rounds = context, pipeline, rounds
         self._training = pipeline.training.for_rows(num_training_rows(context, manifest))
         workspace, recipe = context.workspace, self._training.recipe.name
@@ -89,7 +88,8 @@ class Tuner:
         workspace.publish_document(self._run)  # by whose digest ranks find what they train on
         self._best, self._digest, self._num_steps, self._num_gangs = pipeline, "", 0, 0
         self._step_s = self._data_s = 0.0
-        self._num_parameters = 0
+        self._num_parameters = self._cached_bytes = 0
+        self._opens_s: list[float] = []
         self._folder = workspace.local_path(f"{record.FOLDER}/work-{pipeline.pipeline}")
 
     def tune(self) -> Tuning:
@@ -101,6 +101,7 @@ class Tuner:
         with working_folder(self._folder):
             settings = [self._ranks(), *self._exchange(), *self._loader()]
             interval, stalls_s, durable_s, failures = self._checkpoints()
+            settings.append(TunedSetting(name="loader cache", why=why_no_cache(self._cached_bytes, self._opens_s)))
         tuning = Tuning(
             pipeline=self._pipeline.pipeline,
             workload=record.workload(self._pipeline.training, self._pipeline.shards.encoder),
@@ -126,6 +127,7 @@ class Tuner:
             rates = self._range_test(scale)
             sizes = self._micro_batch_sizes()
             batches = tuple(self._micro_batches(sizes[:MICRO_BATCHES]))
+            compiled = self._compiled()
         return Advice(
             pipeline=self._pipeline.pipeline,
             machine=machine_here(),
@@ -136,6 +138,7 @@ class Tuner:
             learning_rates=rates,
             micro_batches=batches,
             is_cut_short=len(sizes) > MICRO_BATCHES and not batches[-1].failure,
+            compiled=compiled,
         )
 
     def _range_test(self, scale: Sequence[float]) -> LearningRates:
@@ -153,16 +156,41 @@ class Tuner:
         """That of now, and larger ones that the file may say: one more than are tried, where there is one."""
         spec = self._training
         sizes = advice.larger(spec.micro_batch_sequences, spec.global_batch_sequences, MICRO_BATCHES + 1)
-        return list(takewhile(self._can_be_set, sizes))
+        # A batch that grows begins with whole micro-batches.
+        return list(takewhile(lambda each: self._can_be_set(micro_batch_sequences=each), sizes))
 
-    def _can_be_set(self, micro_batch_sequences: int) -> bool:
-        said = self._pipeline.training.model_dump(mode="json")
+    def _can_be_set(self, **said: int) -> bool:
         try:
-            # A batch that grows begins with whole micro-batches.
-            wanted = TrainingSpec.model_validate({**said, "micro_batch_sequences": micro_batch_sequences})
+            wanted = TrainingSpec.model_validate({**self._pipeline.training.model_dump(mode="json"), **said})
         except ValidationError:
             return False
         return can_share(wanted, self._best.launch.world_size)
+
+    def _compiled(self) -> Compiled:
+        """Never taken: a trial compares bits for some steps, and a run's key promises them for all."""
+        if is_explicit(self._pipeline, "training.compile"):
+            return Compiled(why=EXPLICIT)
+        if not self._can_be_set(compile=True):
+            return Compiled(why="mode `exact` with `shard` takes none")
+        trials = self._trial(), self._trial().model_copy(update={"compile": True})
+        try:
+            answer = self._gang(self._best, trials, rounds=self._rounds)
+        except TrainingFailed as error:
+            return Compiled(why=self._failure("compile", error))
+        plain, compiled = answer.trials
+        found = advice.judge_compiled(
+            [
+                Measured(shown="as it is", settings={}, rounds_s=plain.step_s),
+                Measured(shown="compiled", settings={"training.compile": True}, rounds_s=compiled.step_s),
+            ],
+            [each.tensors_sha256 for each in answer.trials],
+            [each.losses_sha256 for each in answer.trials],
+            num_steps=answer.num_steps,
+            compiling_s=max(0.0, max(compiled.warm_s) - statistics.median(plain.warm_s)),
+            run_steps=self._training.max_steps,
+        )
+        self._report(f"compile: {found.why}")
+        return found
 
     def _micro_batches(self, sizes: Sequence[int]) -> Iterator[MicroBatch]:
         """Up to the first that cannot run: larger ones need more."""
@@ -430,11 +458,28 @@ class Tuner:
             poll=lambda: None,
         )
         answer = TuningAnswer.model_validate_json((folder / ANSWER_NAME).read_bytes())
-        self._num_steps = answer.num_steps
+        self._num_steps, self._cached_bytes = answer.num_steps, answer.cached_bytes
+        self._opens_s.append(answer.open_s)
         return answer
 
     def _report(self, message: str) -> None:
         self._context.ledger.event("tune.measured", message=message)
+
+
+def why_no_cache(cached_bytes: int, opens_s: Sequence[float]) -> str:
+    """Why neither the size nor the place of the node's cache is tried.
+
+    Args:
+        opens_s: until the shards were open, in one gang after another.
+    """
+    if not cached_bytes:
+        return "ranks map the shards where they lie, so nothing goes through it"
+    first_s, *later_s = opens_s
+    since = f", {statistics.median(later_s):.2f} s since" if later_s else ""
+    return (
+        f"all {cached_bytes / 1e6:,.1f} MB of shards are in it before the first step, whatever its size; "
+        f"opening them took {first_s:.2f} s{since}"
+    )
 
 
 def _range_of(found: LearningRates) -> str:

@@ -35,7 +35,9 @@ def print_tuning(tuning: Tuning) -> None:
     same = f"came to the same bits, {tuning.tensors_sha256[:16]}"
     out = f", but {', '.join(moved)}, which is out" if moved else ""
     console.print(f"\nAll values {same}{out}.")
-    if tuning.taken:
+    if not tuning.was_a_choice:
+        console.print("There was nothing to choose between; keys that the pipeline file says are not tried.")
+    elif tuning.taken:
         console.print(f"Retrains on equal hardware and versions take it from {path_of(tuning.pipeline)} on.")
     else:
         console.print("Nothing is better than what there is by more than the measurements spread.")
@@ -44,9 +46,10 @@ def print_tuning(tuning: Tuning) -> None:
 def print_advice(advice: Advice, page: str) -> None:
     """What changes the model, and so is for a person, or a search, to decide."""
     console = plain_console()
-    console.print("\nFor you to decide, since it changes the model:")
+    console.print("\nFor you to decide, since it changes the model or its run's key:")
     console.print(f"{'learning rate':<14} {rates_line(advice)}")
     console.print(f"{'micro-batch':<14} {micro_batch_line(advice)}")
+    console.print(f"{'compile':<14} {compiled_line(advice)}")
     console.print(f"{'page':<14} {page}")
 
 
@@ -83,6 +86,13 @@ def micro_batch_line(advice: Advice) -> str:
     times = largest.sequences // now.sequences
     untried = f"; {times} times that of now was tried, larger ones were not" if advice.is_cut_short else ""
     return f"{largest.sequences} is the largest that ran, with {used}; {faster}{failure}{untried}"
+
+
+def compiled_line(advice: Advice) -> str:
+    found = advice.compiled
+    if not found.is_better:
+        return f"stays: {found.why}"
+    return f"`training: {{compile: true}}`: {found.why}. Later steps are not proved, so that is another run's key"
 
 
 def _verdict(setting: TunedSetting) -> str:

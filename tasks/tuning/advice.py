@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from headway.data_contracts.store.documents import Frozen
+from headway.tasks.tuning.choice import Measured, choose
 from headway.tasks.tuning.machine import Machine
 
 NUM_RATES = 120
@@ -17,6 +18,60 @@ SMOOTHED_OVER = 7
 FALLEN = 0.1
 """Of the whole fall of the loss: where rates begin to move it."""
 DIGITS = 2
+DIGEST_CHARS = 16
+
+
+class Compiled(Frozen):
+    """Steps with `torch.compile` beside steps without."""
+
+    measured: tuple[Measured, ...] = ()
+    """Without, then with; empty: it was not tried, or could not run."""
+    tensors_sha256: tuple[str, ...] = ()
+    """Of all state after those steps: without, then with."""
+    losses_sha256: tuple[str, ...] = ()
+    num_steps: int = 0
+    """That were compared."""
+    compiling_s: float | None = None
+    """By how much the first steps took longer. What an earlier trial left in torch's cache makes it less."""
+    is_better: bool = False
+    """Whether it came to the same bits, and saves a run more than compiling takes."""
+    why: str
+
+
+def judge_compiled(
+    measured: Sequence[Measured],
+    tensors_sha256: Sequence[str],
+    losses_sha256: Sequence[str],
+    *,
+    num_steps: int,
+    compiling_s: float,
+    run_steps: int,
+) -> Compiled:
+    """Args:
+    measured, tensors_sha256, losses_sha256: without, then with.
+    num_steps: that were compared.
+    run_steps: of a whole run, which compiles once.
+    """
+    bits = f"the same bits after {num_steps} steps"
+    for what, (without, compiled) in (("state", tensors_sha256), ("losses", losses_sha256)):
+        if without != compiled:
+            came_to = f"{what} {without[:DIGEST_CHARS]} without and {compiled[:DIGEST_CHARS]} with it"
+            bits = f"it moves bits: {num_steps} steps come to {came_to}"
+            break
+    choice, saved_s = choose(measured), run_steps * (measured[0].median_s - measured[1].median_s)
+    why = f"{bits}; {choice.why}"
+    if choice.place:
+        why += f"; compiling takes {compiling_s:.3g} s, a run's {run_steps:,} steps save {saved_s:.3g} s"
+    is_same = (tensors_sha256[0], losses_sha256[0]) == (tensors_sha256[1], losses_sha256[1])
+    return Compiled(
+        measured=tuple(measured),
+        tensors_sha256=tuple(tensors_sha256),
+        losses_sha256=tuple(losses_sha256),
+        num_steps=num_steps,
+        compiling_s=compiling_s,
+        is_better=is_same and choice.place > 0 and saved_s > compiling_s,
+        why=why,
+    )
 
 
 class LearningRates(Frozen):
@@ -102,6 +157,7 @@ class Advice(Frozen):
     learning_rates: LearningRates
     micro_batches: tuple[MicroBatch, ...]
     """That of now first, then larger ones."""
+    compiled: Compiled
     is_cut_short: bool = False
     """Whether all that were tried ran, and larger ones would cut the batch as well."""
 

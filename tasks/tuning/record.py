@@ -60,6 +60,10 @@ class Tuning(Frozen):
     """Of all state after those steps, which was the same whatever the setting."""
 
     @property
+    def was_a_choice(self) -> bool:
+        return bool(self.stall_s) or any(len(each.measured) > 1 for each in self.settings)
+
+    @property
     def taken(self) -> Settings:
         return {name: value for setting in self.settings for name, value in setting.taken.items()}
 

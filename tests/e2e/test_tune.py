@@ -17,6 +17,7 @@ TAKEN: dict[str, Settings] = {
     "ranks": {"launch.nodes": 1, "launch.ranks_per_node": 1},
     "bucket size": {"training.bucket_bytes": 4096},
     "loader threads": {"launch.loader.prefetch_threads": 2},
+    "loader cache": {},
     "loader depth": {"launch.loader.prefetch_bytes": 64 << 20},
     "save interval": {"training.checkpoints.every_steps": None, "training.checkpoints.every_s": 600.0},
 }
@@ -54,6 +55,8 @@ def test_a_retrain_that_takes_what_was_measured_comes_to_the_same_bits_and_run(
     assert advice.learning_rates.wanted is not None and min(losses) < losses[0] < max(losses)
     assert advice.micro_batches[0].sequences == load_pipeline(project.pipeline).training.micro_batch_sequences
     assert all(each.step_s and each.peak_bytes for each in advice.micro_batches)
+    assert not advice.compiled.is_better and advice.compiled.why.startswith("it moves bits: "), "its kernels are fused"
+    assert len(set(advice.compiled.tensors_sha256)) == 2 and "training.compile" not in made.taken
 
     # Whatever this machine found: all of it taken at once.
     settings = tuple(each.model_copy(update={"taken": TAKEN[each.name]}) for each in made.settings)

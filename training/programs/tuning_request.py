@@ -14,6 +14,8 @@ class TuningTrial(Frozen):
     loader: LoaderSpec
     micro_batch_sequences: int | None = None
     """None: the run's own."""
+    compile: bool = False
+    """Whether to compile a model that the run does not."""
 
 
 class TuningRequest(Frozen):
@@ -34,14 +36,22 @@ class TrialTimes(Frozen):
     """Median of each round."""
     data_s: tuple[float, ...]
     """How much of it the step waited for its batch."""
+    warm_s: tuple[float, ...]
+    """Of each round: the steps before those that count, in which a model is compiled."""
     tensors_sha256: str
     """Of all state after its steps."""
+    losses_sha256: str
+    """Of the losses of all its steps."""
 
 
 class TuningAnswer(Frozen):
     num_steps: int
     device: str
     num_parameters: int
+    open_s: float
+    """Until rank 0 had opened the shards: fetched, decoded and verified."""
+    cached_bytes: int
+    """Of shards that it maps out of the node's cache."""
     trials: tuple[TrialTimes, ...]
     stall_s: tuple[float, ...] = ()
     """Of each save: what steps lost to it."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 
+from headway.data_contracts.store.digests import sha256_of
 from headway.data_contracts.store.documents import DeviceFingerprint, Link
 from headway.data_contracts.store.publication import Workspace
 from headway.training.checkpoint.inexactness import INEXACT_RESUMES
@@ -62,13 +63,27 @@ def measure(rank: RankProcess, workspace: Workspace, run: Link, run_dir: Path, r
         enable_determinism(documents.training.num_threads)
     with init_process_group(rank=rank.rank, world_size=rank.world_size) as process_group:
         heartbeat = Heartbeat(rank.ledger, "tune")
+        begun_s = time.perf_counter()
         reader = ShardReader(workspace, documents.manifest, TRAIN, also=documents.mixed, on_shard=heartbeat)
-        return _Trials(documents, reader, process_group, heartbeat).answer(request, run_dir)
+        open_s = time.perf_counter() - begun_s
+        return _Trials(documents, reader, process_group, heartbeat).answer(request, run_dir, open_s)
 
 
 class _Step(NamedTuple):
     step_s: float
     data_s: float
+    loss: float
+
+
+class _Trained(NamedTuple):
+    """What a trial came to."""
+
+    steps: list[_Step]
+    """Those that count."""
+    warm_s: float
+    tensors_sha256: str
+    """Of rank 0's, where it was asked for."""
+    losses_sha256: str
 
 
 class _Trials:
@@ -79,31 +94,34 @@ class _Trials:
         self._training = documents.training
         self._num_parameters = 0
 
-    def answer(self, request: TuningRequest, run_dir: Path) -> TuningAnswer:
+    def answer(self, request: TuningRequest, run_dir: Path, open_s: float) -> TuningAnswer:
         trials = request.trials
-        steps, _ = self._trial(trials[0], MIN_STEPS, with_digest=False)
+        steps = self._trial(trials[0], MIN_STEPS, with_digest=False).steps
         room = max(MIN_STEPS, self._training.max_steps - NUM_WARM)
         own = math.ceil(request.trial_s / max(statistics.median(each.step_s for each in steps), 1e-6))
         num_steps = self._agreed(request.num_steps or min(MAX_STEPS, room, max(MIN_STEPS, own)))
-        step_s: list[list[float]] = [[] for _ in trials]
-        data_s: list[list[float]] = [[] for _ in trials]
-        digests = [""] * len(trials)
+        made: list[list[_Trained]] = [[] for _ in trials]
         for number in range(request.rounds):
             # Another one begins each round: whoever comes first may find caches cold.
             for index in ((number + place) % len(trials) for place in range(len(trials))):
-                steps, digest = self._trial(trials[index], num_steps, with_digest=not number)
-                step_s[index].append(statistics.median(each.step_s for each in steps))
-                data_s[index].append(statistics.median(each.data_s for each in steps))
-                digests[index] = digests[index] or digest
+                made[index].append(self._trial(trials[index], num_steps, with_digest=not number))
         losses = self._range_test(trials[0], request.lr_factors)
         stall_s, durable_s = self._saves(trials[0], request.num_saves, run_dir / "checkpoints")
         return TuningAnswer(
             num_steps=num_steps,
             device=self._group.device.type,
             num_parameters=self._num_parameters,
+            open_s=open_s,
+            cached_bytes=self._reader.cached_bytes,
             trials=tuple(
-                TrialTimes(step_s=tuple(taken), data_s=tuple(waited), tensors_sha256=digest)
-                for taken, waited, digest in zip(step_s, data_s, digests, strict=True)
+                TrialTimes(
+                    step_s=tuple(statistics.median(step.step_s for step in each.steps) for each in rounds),
+                    data_s=tuple(statistics.median(step.data_s for step in each.steps) for each in rounds),
+                    warm_s=tuple(each.warm_s for each in rounds),
+                    tensors_sha256=rounds[0].tensors_sha256,
+                    losses_sha256=rounds[0].losses_sha256,
+                )
+                for rounds in made
             ),
             stall_s=tuple(stall_s),
             durable_s=tuple(durable_s),
@@ -123,18 +141,24 @@ class _Trials:
 
     def _spec(self, trial: TuningTrial) -> TrainingSpec:
         micro = trial.micro_batch_sequences or self._training.micro_batch_sequences
-        return self._training.model_copy(update={"bucket_bytes": trial.bucket_bytes, "micro_batch_sequences": micro})
+        return self._training.model_copy(
+            update={
+                "bucket_bytes": trial.bucket_bytes,
+                "micro_batch_sequences": micro,
+                "compile": trial.compile or self._training.compile,
+            }
+        )
 
     def _learner(self, trial: TuningTrial) -> Learner:
         learner = Learner(self._documents.recipe(), self._spec(trial), self._group)
         self._num_parameters = learner.num_parameters
         return learner
 
-    def _trial(self, trial: TuningTrial, num_steps: int, *, with_digest: bool) -> tuple[list[_Step], str]:
-        """Steps from fresh weights, the warm ones left out, and the digest of the state that they come to."""
+    def _trial(self, trial: TuningTrial, num_steps: int, *, with_digest: bool) -> _Trained:
+        """Steps from fresh weights, and what they come to."""
         learner = self._learner(trial)
         with self._stepping(learner, trial, NUM_WARM + num_steps) as step:
-            made = [step(None) for _ in range(NUM_WARM + num_steps)][NUM_WARM:]
+            made = [step(None) for _ in range(NUM_WARM + num_steps)]
         digest = ""
         if with_digest:
             tensors = self._heartbeat.beside(learner.full_tensors())
@@ -142,7 +166,8 @@ class _Trials:
             collections.deque(tensors, maxlen=0)  # all ranks take part in making them up
         del learner
         gc.collect()  # hooks and the parameters they lie on hold each other; the next trial needs the memory
-        return made, digest
+        warm_s = sum(each.step_s for each in made[:NUM_WARM])
+        return _Trained(made[NUM_WARM:], warm_s, digest, sha256_of([each.loss.hex() for each in made]))
 
     @contextlib.contextmanager
     def _stepping(
@@ -167,7 +192,7 @@ class _Trials:
                     # Trials of saves may be longer than the run, past whose end a schedule says nothing.
                     learner.update(min(number, self._training.max_steps - 1), sums, norm)
                 self._heartbeat()
-                return _Step(time.perf_counter() - begun_s, data_s)
+                return _Step(time.perf_counter() - begun_s, data_s, sums.loss)
 
             self._group.barrier()  # nobody's clock runs while another still builds its model
             yield step

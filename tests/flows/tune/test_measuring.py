@@ -1,9 +1,9 @@
-"""Trials of one pipeline: alone in their folder, and a value that cannot run is named and left out."""
+"""Trials of one pipeline: alone in their folder, of what this machine trains, and none where a value cannot run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,11 +16,12 @@ from headway.flows.config.pipeline_spec import PipelineSpec, load_pipeline
 from headway.flows.config.request import TuneRequest
 from headway.flows.tune import measuring
 from headway.flows.tune.advice_page import render_html
-from headway.flows.tune.measuring import Tuner, working_folder
-from headway.flows.tune.report import micro_batch_line, rates_line
+from headway.flows.tune.measuring import Tuner, why_no_cache, working_folder
+from headway.flows.tune.report import compiled_line, micro_batch_line, rates_line
 from headway.tasks.tuning.advice import Advice, LearningRates
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.programs.tuning_request import TrialTimes, TuningAnswer, TuningTrial
+from tests.flows.tiny_pipeline import PIPELINE
 
 
 def test_a_second_tune_is_refused_and_leaves_the_first_its_folder_and_lock(tmp_path: Path) -> None:
@@ -50,12 +51,23 @@ def test_the_command_that_asks_again_keeps_the_rounds(project: Path) -> None:
         TuneRequest(pipeline="tiny.yaml", rounds=51)
 
 
+def times_of(step_s: float, rounds: int, *, warm_s: float = 1.0, state: str = "0") -> TrialTimes:
+    return TrialTimes(
+        step_s=(step_s,) * rounds, data_s=(0.0,), warm_s=(warm_s, 1.0), tensors_sha256=state, losses_sha256="1"
+    )
+
+
+def answer_of(*trials: TrialTimes) -> TuningAnswer:
+    return TuningAnswer(num_steps=3, device="cpu", num_parameters=10, open_s=0.1, cached_bytes=0, trials=trials)
+
+
 class Scripted(Tuner):
     """Answers of gangs in place of gangs.
 
     Args:
         steps_s: by number of ranks, or by bucket size; None: it cannot run.
         fits: the largest micro-batch that there is memory for.
+    compiled: what a compiled model does; None: there is no compiler.
     """
 
     def __init__(
@@ -64,7 +76,9 @@ class Scripted(Tuner):
         steps_s: Mapping[int, float | None],
         folder: Path = Path(),
         fits: float = math.inf,
+        compiled: TrialTimes | None = None,
     ) -> None:
+        self._compiles_to = compiled
         self._pipeline = self._best = pipeline
         self._training, self._steps_s, self._rounds, self._digest = pipeline.training, steps_s, 3, ""
         self._folder, self._fits = folder, fits
@@ -75,12 +89,15 @@ class Scripted(Tuner):
     ) -> TuningAnswer:
         if others.get("lr_factors"):
             raise TrainingFailed("its weights are not finite.")
+        if any(each.compile for each in trials):
+            if self._compiles_to is None:
+                raise TrainingFailed("InvalidCxxCompiler: no working C++ compiler.")
+            return answer_of(times_of(1.0, rounds), self._compiles_to)
         found = [self._steps_s[pipeline.launch.world_size], *(self._steps_s[each.bucket_bytes] for each in trials[1:])]
         steps_s = [each for each in found if each is not None]
         if len(steps_s) < len(found) or any((each.micro_batch_sequences or 0) > self._fits for each in trials):
             raise TrainingFailed("out of\nmemory.")
-        times = tuple(TrialTimes(step_s=(each,) * rounds, data_s=(0.0,), tensors_sha256="0") for each in steps_s)
-        return TuningAnswer(num_steps=3, device="cpu", num_parameters=10, trials=times)
+        return answer_of(*(times_of(each, rounds) for each in steps_s))
 
 
 def test_a_number_of_ranks_that_cannot_run_is_named_and_the_others_are_compared(
@@ -173,3 +190,61 @@ def test_advice_on_a_rate_moves_the_rate_of_muons_matrices_with_it_as_the_range_
     advice = advice.model_copy(update={"learning_rates": found, "learning_rate": 0.02, "matrix_lr": 0.05})
     assert ", derive: {optimizer.matrix_lr: 2.5 * optimizer.lr}`" in rates_line(advice)
     assert "derive" not in rates_line(advice.model_copy(update={"matrix_lr": None}))
+
+
+def test_compiling_is_advised_only_where_it_leaves_the_bits_and_saves_a_run_more_than_it_takes(
+    project: Path, tmp_path: Path
+) -> None:
+    pipeline = load_pipeline(project / "tiny.yaml")
+
+    def advice(compiled: TrialTimes | None, **said: Any) -> Advice:
+        training = TrainingSpec.model_validate(pipeline.training.model_dump(exclude_unset=True) | said)
+        given = pipeline.model_copy(update={"training": training})
+        return Scripted(given, {2: 1.0}, tmp_path / "work", compiled=compiled).advise()
+
+    steps = pipeline.training.max_steps
+    better = advice(times_of(0.5, 3, warm_s=0.5 * steps))
+    assert better.compiled.is_better and better.compiled.compiling_s == 0.5 * steps - 1
+    for told in (compiled_line(better), render_html(better)):
+        assert "training: {compile: true}" in told and "Later steps are not proved" in told
+    longer = advice(times_of(0.5, 3, warm_s=0.5 * steps + 1))
+    assert not longer.compiled.is_better
+    moved = advice(times_of(0.01, 3, state="2"))
+    assert "stays: it moves bits: 3 steps come to state 0 without and 2 with it" in compiled_line(moved)
+    assert "compile could not run: InvalidCxxCompiler" in compiled_line(advice(None))
+    for said, why in (
+        ({"compile": True}, "the pipeline file says it"),
+        ({"compile": False}, "the pipeline file says it"),
+        (
+            {"parallel": {"replicate": 1, "shard": -1}, "optimizer": {"implementation": "foreach"}},
+            "mode `exact` with `shard` takes none",
+        ),
+    ):
+        assert compiled_line(advice(None, **said)) == f"stays: {why}"
+
+
+def test_why_no_cache_is_tried_says_what_goes_through_it_and_what_opening_it_took() -> None:
+    assert "nothing goes through it" in why_no_cache(0, [0.1, 0.2])
+    told = why_no_cache(12_300_000, [2.0, 0.25, 0.5, 0.75])
+    assert "all 12.3 MB of shards are in it before the first step" in told
+    assert told.endswith("opening them took 2.00 s, 0.50 s since")
+    assert why_no_cache(1, [2.0]).endswith("took 2.00 s")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "more"),
+    [
+        ("ssh", ", ssh: {hosts: [a]}"),
+        ("slurm", ""),
+        ("kubernetes", ", kubernetes: {image: a, volumes: [{claim: c, mount_path: /w}]}"),
+    ],
+)
+def test_ranks_that_another_launcher_starts_are_not_tuned_and_nothing_is_made(
+    project: Path, headway: Callable[..., tuple[int, str]], launcher: str, more: str
+) -> None:
+    (project / "tiny.yaml").write_text(f"{PIPELINE}launch: {{launcher: {launcher}, nodes: 1{more}}}\n")
+    code, told = headway("tune", "tiny.yaml")
+    assert code == 2, told
+    assert f"launch.launcher: ranks are launched by {launcher}, and what this machine measures says nothing" in told
+    assert "Tune where retrains run, with `launcher: local`." in told
+    assert not (project / "workspace").exists()

@@ -1,4 +1,4 @@
-"""What a range test and trials of micro-batches say; and when they say nothing."""
+"""What a range test, trials of micro-batches and a compiled model say; and when they say nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from headway.tasks.tuning.advice import LearningRates, factors, larger
+from headway.tasks.tuning.advice import Compiled, LearningRates, factors, judge_compiled, larger
+from headway.tasks.tuning.choice import Measured
 
 RATES = tuple(0.01 * each for each in factors())
 
@@ -56,3 +57,45 @@ def test_micro_batches_are_doublings_that_cut_the_global_batch_evenly() -> None:
     assert larger(8, 64, 6) == [8, 16, 32, 64]
     assert larger(8, 24, 6) == [8]
     assert larger(1, 1024, 3) == [1, 2, 4]
+
+
+def compiled(
+    compiled_s: tuple[float, ...] = (0.5, 0.5, 0.5),
+    *,
+    state: str = "a" * 64,
+    losses: str = "b" * 64,
+    compiling_s: float = 60.0,
+    run_steps: int = 1000,
+) -> Compiled:
+    """Beside steps of a second each."""
+    return judge_compiled(
+        [
+            Measured(shown="as it is", settings={}, rounds_s=(1.0, 1.0, 1.0)),
+            Measured(shown="compiled", settings={"training.compile": True}, rounds_s=compiled_s),
+        ],
+        ["a" * 64, state],
+        ["b" * 64, losses],
+        num_steps=38,
+        compiling_s=compiling_s,
+        run_steps=run_steps,
+    )
+
+
+@pytest.mark.parametrize("moved", ["state", "losses"])
+def test_compiling_that_moves_a_bit_is_refused_however_much_faster_it_is(moved: str) -> None:
+    found = compiled((0.01, 0.01, 0.01), **{moved: "c" * 64})  # type: ignore[arg-type]
+    assert not found.is_better
+    assert f"it moves bits: 38 steps come to {moved} " in found.why and "c" * 16 + " with it" in found.why
+
+
+def test_the_time_to_compile_counts_against_what_a_whole_run_saves() -> None:
+    found = compiled(run_steps=121)
+    assert found.is_better and "compiled is 50.0 % faster" in found.why
+    assert "compiling takes 60 s, a run's 121 steps save 60.5 s" in found.why
+    assert not compiled(run_steps=120).is_better
+
+
+def test_compiling_that_is_no_faster_than_rounds_spread_is_not_worth_it() -> None:
+    for seconds in ((1.1, 1.1, 1.1), (0.99, 0.99, 0.99), (0.5, 0.5, 1.2)):
+        found = compiled(seconds, run_steps=10**9)
+        assert not found.is_better and found.why.startswith("the same bits after 38 steps; ")

@@ -33,6 +33,7 @@ class ShardFiles:
     Attributes:
         forms: the shards as they are mapped, hot or decoded.
         paths: where.
+        cached_bytes: of those that lie in the node's cache.
         proved: inodes, by number, of files that this process has itself filled with proved bytes.
 
     Raises:
@@ -57,6 +58,7 @@ class ShardFiles:
         self.proved: dict[int, int] = {}
         # Hot shards of a local workspace are mapped where they lie; all others go through the cache.
         cached = [number for number in range(len(shards)) if not self._is_in_place(number)]
+        self.cached_bytes = sum(self.forms[number].file.size_bytes for number in cached)
         paths = {number: _present(workspace, shard.file) for number, shard in enumerate(shards) if workspace.is_local}
         if cached:
             self._cache = NodeCache(cache_folder(spec), spec.cache_bytes)

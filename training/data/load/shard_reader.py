@@ -145,6 +145,7 @@ class ShardReader:
         """Map the files, then prove what was mapped: the very bytes that will be read. Returns the shards' forms."""
         # Mapped first and checked afterwards: what was checked in another copy could differ from what is read.
         files = ShardFiles(workspace, shards, columns, spec, on_shard)
+        self.cached_bytes = files.cached_bytes
         sizes = [form.file.size_bytes for form in files.forms]
         widths = [width_bytes(column) for column in self.columns]
         self._range = mapped = AddressRange(list(zip(files.paths, sizes, strict=True)), widths=widths, keep=files)

@@ -250,6 +250,7 @@ def test_cold_shards_are_decoded_once_into_the_same_batches(
         reader = ShardReader(workspace, cold.manifest, TRAIN, spec=caching)
         for name, values in reader.gather(rows).items():
             assert np.array_equal(values, hot.gather(rows)[name])
+    assert (hot.cached_bytes, reader.cached_bytes) == (0, sum(path.stat().st_size for path in entries(caching)))
     assert {path.suffix for path in entries(caching)} == {".decoded"}
     assert store.FaultyFileSystem.num_reads == (0 if place == "local" else len(entries(caching)))
 
