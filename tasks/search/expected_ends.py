@@ -11,7 +11,6 @@ Its hyperparameters are averaged over draws from a prior, weighted by their like
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from headway.tasks.search.earlier_trials import Outcome
 from headway.tasks.search.space import Space, Varied
+from headway.tasks.search.values import written
 
 Floats = NDArray[np.float64]
 
@@ -124,7 +124,7 @@ def _distances_of(name: str, varied: Varied, outcomes: Sequence[Outcome]) -> Flo
     values = [each.settings.get(name) for each in outcomes]
     if varied.values is not None:
         choices: dict[str, int] = {}  # as a file has them: 1 is neither 1.0 nor true
-        codes = np.array([choices.setdefault(json.dumps(value), len(choices)) for value in values])
+        codes = np.array([choices.setdefault(written(value), len(choices)) for value in values])
         return np.where(codes[:, None] == codes, 0.0, OTHER_CHOICE).astype(np.float64)
     # A range holds numbers alone.
     shares = np.array([_share(varied, value) if isinstance(value, int | float) else np.nan for value in values])
