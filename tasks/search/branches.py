@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Union, get_origin
 
@@ -164,7 +163,7 @@ def _dotted(name: str, parts: Parts) -> str:
 
 
 def _is_model(kind: Any) -> bool:
-    return isinstance(kind, type) and not isinstance(kind, types.GenericAlias) and issubclass(kind, BaseModel)
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _is_dict(kind: Any) -> bool:
@@ -173,4 +172,5 @@ def _is_dict(kind: Any) -> bool:
 
 @functools.cache
 def _adapter(model_type: type[BaseModel], parts: Parts) -> TypeAdapter[Any]:
-    return TypeAdapter(Union[tuple(annotations_at(model_type, parts))])  # noqa: UP007  # made of what is known later
+    union: Any = Union[tuple(annotations_at(model_type, parts))]  # noqa: UP007  # of members that no text names
+    return TypeAdapter(union)

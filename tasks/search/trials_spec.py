@@ -83,6 +83,7 @@ class TrialsSpec(Frozen):
         max_length=MAX_SETTINGS,
         description="By dotted name below `training`, or from `shards` on, such as `shards.encoder.vocab_size`: a list "
         "of values, or a range such as `{log_uniform: [0.0003, 0.03]}`, `{uniform: [0, 0.5]}` or `{integer: [2, 8]}`. "
+        "A value may be a list or a whole branch, as in `ema: [null, {decay: 0.99}]`. "
         "With `when` it varies beside some values of another setting alone: `{values: [0.9, 0.95], when: "
         "{optimizer.kind: muon}}`.",
     )

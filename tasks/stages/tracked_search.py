@@ -18,7 +18,7 @@ from headway.training.config.training_spec import TrainingSpec
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Run, RunInfo
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,10 @@ class TrackedSearch:
         self._run: Run | None = None
         self._logged: dict[str, set[int]] = {}
         """By the digest of a trial's run: rungs whose figures MLflow has."""
+        self._records: dict[str, RunInfo] = {}
+        """By the same: MLflow's run of it."""
+        self._status = ""
+        """That was last given to the search's own run."""
         self._is_off = False
 
     def log(
@@ -89,8 +93,9 @@ class TrackedSearch:
                 client.log_metric(parent.info.run_id, f"best/{metric}", best, timestamp=millis, step=num_steps)
             if is_over:
                 client.set_terminated(parent.info.run_id, "FINISHED")  # with its end
-            else:
+            elif self._status != GOES_ON:
                 client.update_run(parent.info.run_id, status=GOES_ON)
+                self._status = GOES_ON
         except Exception as error:
             # The ledger and the report have all of it; a search of days is not to end for a copy.
             self._is_off = True
@@ -130,22 +135,24 @@ class TrackedSearch:
         metric: str,
         figures: TrialFigures,
     ) -> None:
+        from mlflow.entities import Metric, RunTag
+
         run, by_step = figures.run, figures.by_step
         logged = self._logged.get(run.sha256)
         new = by_step.keys() - (logged or ())
         if logged is not None and not new:
             return
-        record = mlflow_store.find_or_create_run(client, self._context.workspace, self._context.pipeline, run, name)
-        if logged is None:
-            client.set_tag(record.info.run_id, PARENT_TAG, parent.info.run_id)
+        if (record := self._records.get(run.sha256)) is None:
+            pipeline = self._context.pipeline
+            record = mlflow_store.find_or_create_run(client, self._context.workspace, pipeline, run, name).info
+            self._records[run.sha256] = record
+        is_first = logged is None
+        # All at once: each call is a transaction, and waits for the disk.
+        client.log_batch(
+            record.run_id,
+            metrics=[Metric(f"ranking/{metric}", by_step[step], record.start_time, step) for step in sorted(new)],
             # Those of training are parameters of every run.
-            client.log_batch(record.info.run_id, params=mlflow_store.params_of(figures.of_shards))
-        for step in sorted(new):
-            client.log_metric(
-                record.info.run_id,
-                f"ranking/{metric}",
-                by_step[step],
-                timestamp=record.info.start_time,
-                step=step,
-            )
+            params=mlflow_store.params_of(figures.of_shards) if is_first else [],
+            tags=[RunTag(PARENT_TAG, parent.info.run_id)] if is_first else [],
+        )
         self._logged[run.sha256] = (logged or set()) | new

@@ -87,7 +87,10 @@ def test_a_branch_is_a_choice_of_a_study_and_is_read_back_from_it_whatever_the_o
     none = best.model_copy(update={"trial": 4, "settings": {"ema": None, "batch_ramp": None, "optimizer.groups": []}})
     search = summary().model_copy(update={"trials": [best, none], "best": None})
     (tmp_path / "trials.json").write_text(search.model_dump_json(exclude={"best"}))
-    assert SearchSoFar.model_validate_json((tmp_path / "trials.json").read_text()).trials[0].settings == tried
+    assert SearchSoFar.model_validate_json((tmp_path / "trials.json").read_text()).trials[0].settings == {
+        **tried,
+        "optimizer.groups": tuple(groups),
+    }
     assert write_study_of(tmp_path / "trials.json", spec, tmp_path / "study.log") == (2, 2)
     # The file has its keys in another order by now, and one choice more.
     today = space({"at_steps": [10], "from_sequences": 4}, None, {"from_sequences": 2, "at_steps": [5, 10]}).space
