@@ -17,6 +17,7 @@ import shutil
 import tempfile
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -132,8 +133,9 @@ class PlayedTraining:
         from headway.flows.trials import stages as flow_stages
         from headway.flows.trials.live_report import LiveReport
         from headway.tasks.search import proposals
-        from headway.tasks.stages import launch, trial_scores, trials
+        from headway.tasks.stages import launch, trial_scores
         from headway.tasks.stages import search as search_stage
+        from headway.tasks.stages import trials as trials_stage
 
         spent_s = {"proposals": 0.0, "pages": 0.0, "all": 0.0}
 
@@ -159,12 +161,12 @@ class PlayedTraining:
             mock.patch.object(search_stage, "prospects", timed("proposals", proposals.prospects)),
             mock.patch.object(search_stage, "compare_finalists", lambda *_: None),
             mock.patch.object(LiveReport, "observe", timed("pages", LiveReport.observe)),
-            mock.patch.object(flow_stages, "LiveReport", lambda *arguments: LiveReport(*arguments, clock=self.now_s)),
+            mock.patch.object(flow_stages, "LiveReport", partial(LiveReport, clock=self.now_s)),
             mock.patch.object(flow_stages, "evaluate_and_register", lambda *_: (None, None)),
             mock.patch.object(flow_stages, "summarise", lambda *_: _best()),
             mock.patch.object(flow, "search_and_register", searching),
             mock.patch.object(launch, "_train", self.to_the_end),
-            mock.patch.object(trials, "_rung", self.to_a_rung),
+            mock.patch.object(trials_stage, "_rung", self.to_a_rung),
             mock.patch.object(trial_scores, "final_checkpoint", lambda context, run: ("", self.checkpoint(run, STEPS))),
             mock.patch.object(trial_scores, "furthest_step", lambda workspace, run: self.reached[run.sha256]),
             mock.patch.object(trial_scores, "_score", lambda bench, spec, checkpoint: self.score(checkpoint)),

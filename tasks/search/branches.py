@@ -23,7 +23,13 @@ def parts_of(name: str) -> Parts:
 
 def outermost_first(settings: Mapping[str, Value]) -> list[tuple[str, Value]]:
     """A branch before what lies below it; else as they come."""
-    return sorted(settings.items(), key=lambda setting: setting[0].count("."))
+    ordered: dict[str, Value] = {}
+    for name in settings:
+        parts = name.split(".")
+        for depth in range(1, len(parts) + 1):
+            if (above := ".".join(parts[:depth])) in settings:
+                ordered.setdefault(above, settings[above])
+    return list(ordered.items())
 
 
 def paths_in(value: Any) -> Iterator[Parts]:
