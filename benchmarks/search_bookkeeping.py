@@ -29,10 +29,12 @@ from headway.data_contracts.store.documents import (
     Interval,
     Link,
     ProofBatch,
+    RunSpec,
 )
 from headway.flows.report.summary import RetrainSummary
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.stage import StageOutput
+from headway.tasks.registry import mlflow_store
 from headway.tasks.stages.trial_scores import PlannedTrial, TrialScore
 from headway.tasks.stages.trials import Rung
 from headway.training.checkpoint.layout import run_folder
@@ -109,6 +111,9 @@ class PlayedTraining:
     start_s: float
     step_s: float
     trained_s: float = 0.0
+    client: Any = None
+    shipped_s: float = 0.0
+    """CPU seconds for what an attempt's own record in MLflow takes, which is part of training."""
     reached: dict[str, int] = field(default_factory=dict)
     """The furthest step of a run, by its digest."""
     at: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -175,19 +180,29 @@ class PlayedTraining:
             contextlib.suppress(SearchIsOver),
         ):
             flow.trials(TrialsRequest(pipeline=str(file), workspace=str(project / "workspace")))
-        return Took(spent_s["proposals"], spent_s["pages"], spent_s["all"], self.trained_s)
+        return Took(spent_s["proposals"], spent_s["pages"], spent_s["all"] - self.shipped_s, self.trained_s)
 
     def to_the_end(self, context: RunContext, *arguments: Any) -> StageOutput:
-        run = arguments[2].run
+        run, tracking_uri = arguments[2].run, arguments[3]
+        self._ship(context, run, tracking_uri)
         return StageOutput(document=run, num_steps=self._train(context, run.link, STEPS))
 
     def to_a_rung(self, context: RunContext, each: PlannedTrial, *arguments: Any) -> StageOutput:
-        step = int(arguments[-1])
+        tracking_uri, step = arguments[-2], int(arguments[-1])
+        self._ship(context, each.settled.run, tracking_uri)
         num_steps, checkpoint = self._train(context, each.run, step), self.checkpoint(each.run, step)
         context.workspace.publish_document(checkpoint)
         return StageOutput(
             document=Rung(checkpoint=checkpoint.link, trained_step=step, is_finished=False), num_steps=num_steps
         )
+
+    def _ship(self, context: RunContext, run: RunSpec, tracking_uri: str) -> None:
+        """As whatever carries an attempt's figures to MLflow does first."""
+        began_s = time.process_time()
+        if self.client is None:
+            self.client = mlflow_store.connect(tracking_uri)
+        mlflow_store.find_or_create_run(self.client, context.workspace, context.pipeline, run)
+        self.shipped_s += time.process_time() - began_s
 
     def _train(self, context: RunContext, run: Link, step: int) -> int:
         """An attempt, which is on record as any other."""

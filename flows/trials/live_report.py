@@ -25,7 +25,7 @@ from headway.training.checkpoint.layout import run_folder
 
 log = logging.getLogger(__name__)
 
-PAUSE_PER_COST = 100
+PAUSE_PER_COST = 400
 """Seconds between two pages, for each that the last one took: what is drawn is to delay no search."""
 
 

@@ -239,12 +239,19 @@ class _Fit:
 
 def _covariance(curves: _Curves, prior: _Prior, alike: Floats, of: NDArray[np.intp], at: Floats) -> Floats:
     """Of what was seen with these trials at these times: shape (figures, len(of))."""
-    trials, times = curves.trials, curves.times
-    near = np.exp(-np.abs(times[:, None] - at) / prior.memory)
-    shared = alike[np.ix_(trials, of)] * (1 + prior.drift**2 * near)
-    own = (trials[:, None] == of) * prior.own**2 * near
-    narrowed = prior.narrowing ** times[:, None] * prior.narrowing**at
-    return np.asarray((shared + own) * narrowed + OF_ANY_SIZE * (1 + (times[:, None] == at)))
+    # There are as many times as rungs: what depends on them alone is calculated once a pair of rungs.
+    times, rows = np.unique(curves.times, return_inverse=True)
+    columns_at, columns = np.unique(at, return_inverse=True)
+    near = np.exp(-np.abs(times[:, None] - columns_at) / prior.memory)
+    narrowed = prior.narrowing ** times[:, None] * prior.narrowing**columns_at
+    common = OF_ANY_SIZE * (1 + (times[:, None] == columns_at))
+    pairs = rows[:, None] * len(columns_at) + columns
+    found = np.asarray(alike[np.ix_(curves.trials, of)] * (1 + prior.drift**2 * near).take(pairs))
+    same = np.nonzero(curves.trials[:, None] == of)
+    found[same] += (prior.own**2 * near).take(pairs[same])
+    found *= narrowed.take(pairs)
+    found += common.take(pairs)
+    return found
 
 
 def _solved(root: Floats, right: Floats) -> Floats:

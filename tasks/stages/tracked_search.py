@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -85,6 +85,7 @@ class TrackedSearch:
             return
         try:
             client, parent = self._client_and_run()
+            self._find_records(client, [each.run for each in figures.values()])
             for name, each in figures.items():
                 self._log_trial(client, parent, name, metric, each)
             if best is not None:
@@ -126,6 +127,17 @@ class TrackedSearch:
         made = client.create_run(experiment_id, run_name=f"{pipeline} search {day} {self._key[:8]}", tags=tags)
         client.log_batch(made.info.run_id, params=mlflow_store.params_of(self._spec.model_dump(mode="json")))
         return made
+
+    def _find_records(self, client: MlflowClient, runs: Sequence[RunSpec]) -> None:
+        """All that are new by one question: MLflow's run of each was made as it began to train, a moment ago."""
+        if not (missing := {run.sha256 for run in runs} - self._records.keys()):
+            return
+        workspace, pipeline = self._context.workspace, self._context.pipeline
+        experiment_id = mlflow_store.find_or_create_experiment(client, workspace, pipeline)
+        newest = client.search_runs([experiment_id], order_by=["start_time DESC"], max_results=len(missing) + 1)
+        for record in newest:
+            if (sha256 := record.data.tags.get(mlflow_store.RUN_TAG)) in missing:
+                self._records[sha256] = record.info
 
     def _log_trial(
         self,
