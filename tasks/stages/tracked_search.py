@@ -60,6 +60,8 @@ class TrackedSearch:
         """By the digest of a trial's run: rungs whose figures MLflow has."""
         self._records: dict[str, RunInfo] = {}
         """By the same: MLflow's run of it."""
+        self._best: float | None = None
+        """That was last written down: a rung where none comes to its end finds no other."""
         self._status = ""
         """That was last given to the search's own run."""
         self._is_off = False
@@ -88,7 +90,8 @@ class TrackedSearch:
             self._find_records(client, [each.run for each in figures.values()])
             for name, each in figures.items():
                 self._log_trial(client, parent, name, metric, each)
-            if best is not None:
+            if best is not None and (is_over or best != self._best):
+                self._best = best
                 # By steps, so that the chart says what more of them brought; with the same time again, it is one point.
                 millis = parent.info.start_time
                 client.log_metric(parent.info.run_id, f"best/{metric}", best, timestamp=millis, step=num_steps)
