@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from benchmarks.figures import Figure, show
 from headway.tasks.search.budget import spent_by
-from headway.tasks.search.pace import progress_of
+from headway.tasks.search.pace import ProgressReader
 
 TRIALS = """
 evaluation: {ranking_share: 0.5}
@@ -81,7 +81,7 @@ def _search(project: Path, steps: int, max_parallel: int) -> Search:
     (summary,) = workspace.glob("ledger/*/trials.json")
     kept = json.loads(summary.read_bytes())["trials"][0]["run"]
     results = {run.name: json.loads((run / "result.json").read_bytes())["tensors_sha256"] for run in runs}
-    wall_s = spent_by(progress_of(run, "") for run in runs).wall_s
+    wall_s = spent_by(map(ProgressReader(""), runs)).wall_s
     print(f"{max_parallel} at a time: {wall_s:.1f} s, trial {kept} kept", file=sys.stderr)
     return Search(wall_s=wall_s, models=f"{kept} {results}")
 

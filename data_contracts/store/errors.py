@@ -73,6 +73,7 @@ _REQUIREMENTS = {
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
     **dict.fromkeys(("date_type", "date_parsing", "date_from_datetime_parsing"), "a date, such as 2026-12-24"),
+    "invalid-json-value": "text",  # a date, which stands without quotes
     **dict.fromkeys(LIST_TYPES, "a list"),
     **dict.fromkeys(MAPPING_TYPES, "a mapping of keys to values"),
 }

@@ -9,6 +9,7 @@ from rich.cells import cell_len, set_cell_size
 
 from headway.data_contracts.store import plain_text
 from headway.data_contracts.types.report_text import count, figure
+from headway.tasks.search.values import Settings, shown
 from headway.training.observe.ledger import Event
 
 MAX_ROWS = 10
@@ -20,7 +21,7 @@ ENDS = frozenset({"stage.finalists", "stage.verify", "flow.stopped", "flow.faile
 @dataclass(kw_only=True, slots=True)
 class _Row:
     trial: str
-    settings: dict[str, object]
+    settings: Settings
     figures: dict[int, float] = field(default_factory=dict)
     """By the step of a rung."""
     now: str = ""
@@ -93,7 +94,7 @@ class SearchTable:
 def _texts(row: _Row, names: list[str], steps: list[int]) -> Iterator[str]:
     yield row.trial.removeprefix("trial ")
     for name in names:
-        yield str(row.settings.get(name, ""))
+        yield shown(row.settings[name]) if name in row.settings else ""
     for step in steps:
         yield figure(row.figures[step]) if step in row.figures else ""
     yield row.now

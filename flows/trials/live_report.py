@@ -19,13 +19,13 @@ from headway.flows.trials.summary import SearchSoFar, SideBySide, TrialRow
 from headway.tasks.core.context import RunContext
 from headway.tasks.search.budget import spent_by
 from headway.tasks.search.earlier_trials import SearchedData
-from headway.tasks.search.pace import progress_of
+from headway.tasks.search.pace import ProgressReader
 from headway.tasks.stages.search import SearchedTrial, SearchResult
 from headway.training.checkpoint.layout import run_folder
 
 log = logging.getLogger(__name__)
 
-PAUSE_PER_COST = 100
+PAUSE_PER_COST = 400
 """Seconds between two pages, for each that the last one took: what is drawn is to delay no search."""
 
 
@@ -50,6 +50,7 @@ class LiveReport:
         self._usd_per_device_hour = _usd_per_device_hour(context, pipeline)
         self._path = f"ledger/{context.budget_scope}/trials.html"
         self._clock, self._next_s = clock, -1.0
+        self._progress_of = ProgressReader(context.budget_scope)
         self._found: SearchResult | None = None
         self._is_announced = False
 
@@ -100,7 +101,7 @@ class LiveReport:
         context, score = self._context, found.score
         runs = [each.run for trial in found.trials for each in (trial.result, *trial.other_seeds)]
         folders = (context.workspace.local_path(run_folder(run)) for run in runs)
-        spent = spent_by(progress_of(folder, context.budget_scope) for folder in folders)
+        spent = spent_by(map(self._progress_of, folders))
         device_hours = spent.held_s * self._num_devices / HOUR_S
         return SearchSoFar(
             pipeline=context.pipeline,

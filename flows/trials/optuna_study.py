@@ -18,7 +18,7 @@ from headway.tasks.search.optuna_files import SQLITE_ENDINGS, study_storage
 from headway.tasks.search.proposals import distribution_of
 from headway.tasks.search.space import Space, Varied
 from headway.tasks.search.trials_spec import TrialsSpec
-from headway.tasks.search.values import Value, shown
+from headway.tasks.search.values import Value, as_word, shown
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -115,8 +115,8 @@ def _distribution(varied: Varied) -> BaseDistribution:
 
     if varied.values is None:
         return distribution_of(varied)
-    return CategoricalDistribution(tuple(dict.fromkeys(map(shown, varied.values))))
+    return CategoricalDistribution(tuple(dict.fromkeys(map(as_word, varied.values))))
 
 
 def _param(varied: Varied, value: Value) -> Value:
-    return value if varied.values is None else shown(value)
+    return value if varied.values is None else as_word(value)

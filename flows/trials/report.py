@@ -18,7 +18,8 @@ from headway.flows.trials.summary import TrialsSummary, cells, facts, ranking, s
 from headway.flows.trials.wanted import SearchPlan
 from headway.tasks.core.artifacts import artifact_key, show_table
 from headway.tasks.core.context import RunContext
-from headway.tasks.search.configuration import SHARDS, Configuration, Part, is_of_shards, parts_of, value_at
+from headway.tasks.search.branches import Part, outermost_first, parts_of
+from headway.tasks.search.configuration import SHARDS, Configuration, is_of_shards, value_at
 from headway.tasks.search.values import Settings, plain
 from headway.tasks.stages.search import SearchResult
 
@@ -101,7 +102,7 @@ def as_yaml(settings: Settings, of: Configuration) -> str:
     said: dict[str, Any] = {"training": of.values()}
     said[SHARDS] = said["training"].pop(SHARDS)
     sections: dict[str, dict[Part, Any]] = {SHARDS: {}, "training": {}}
-    for name, value in settings.items():
+    for name, value in outermost_first(settings):
         parts = parts_of(name) if is_of_shards(name) else ("training", *parts_of(name))
         depth = next((place for place, part in enumerate(parts) if isinstance(part, int)), len(parts))
         section, *branches, leaf = parts[:depth]

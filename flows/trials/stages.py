@@ -15,7 +15,7 @@ from headway.flows.trials.summary import TrialsSummary
 from headway.flows.trials.wanted import wanted_trials
 from headway.tasks.core.context import RunContext
 from headway.tasks.search.budget import WHERE, SearchBudget
-from headway.tasks.search.pace import last_pace, progress_of
+from headway.tasks.search.pace import ProgressReader, last_pace
 from headway.tasks.stages.register import tracking_uri
 from headway.tasks.stages.search import search
 from headway.tasks.stages.trial_scores import Scoring
@@ -73,9 +73,10 @@ def budget_of(run: RunContext, pipeline: PipelineSpec) -> SearchBudget | None:
         prices = bound_prices(project_folder(), WHERE)
         kind = expected_kind(workspace, run.pipeline, is_here=pipeline.launch.launcher == "local")
         usd_per_s = pipeline.launch.world_size * usd_per_device_s(prices, kind, WHERE)
+    progress_of = ProgressReader(run.budget_scope)
     return SearchBudget(
         spec,
-        lambda folder: progress_of(workspace.local_path(folder), run.budget_scope),
+        lambda folder: progress_of(workspace.local_path(folder)),
         usd_per_s,
         last_pace(workspace, run.pipeline),
     )

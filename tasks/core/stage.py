@@ -42,9 +42,15 @@ class Stage(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if current_flow_run() is None:
             return retried(partial(self.fn, *args, **kwargs))
+        from prefect.utilities.annotations import quote
+
+        # No argument holds a future. Prefect would look for one in every field of every trial, which for a round of
+        # trials takes longer than writing them down.
+        quoted, named = map(quote, args), {name: quote(each) for name, each in kwargs.items()}
         # What Prefect does beside the function has a name in the account of time: all that no span inside it covers.
         with _context_in(args).ledger.span("prefect", task=self._name):
-            return raised_if_stopped(self._task(*args, **kwargs))
+            task: Callable[..., R | State[RunStopped]] = self._task
+            return raised_if_stopped(task(*quoted, **named))
 
     @cached_property
     def _task(self) -> Task[P, R | State[RunStopped]]:

@@ -1,11 +1,13 @@
 """What trials vary settings of: `training` and `shards` of a pipeline file, by dotted names. Pure.
 
-A name stands below `training`, or begins with `shards`. Of `shards` varies what makes other inputs of the same
-examples: what would hold out others, or name them otherwise, is refused, since trials are compared example by example.
+A name stands below `training`, or begins with `shards`. A branch that the file lacks is made by what is set below it.
+Of `shards` varies what makes other inputs of the same examples: what would hold out others, or name them otherwise, is
+refused, since trials are compared example by example.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -14,20 +16,21 @@ from pydantic import BaseModel, ValidationError
 
 from headway.data_contracts.store.errors import ConfigError, plain_message
 from headway.data_contracts.types.strict_yaml import keys_at, nearest, not_numbers
+from headway.tasks.search.branches import Part, Parts, outermost_first, parts_of, put, require_choices
 from headway.tasks.search.values import Value, plain, shown
 from headway.training.config.encoder_specs import BytePairSpec, CustomEncoderSpec, EncoderSpec
-from headway.training.config.shards import EXECUTION, ShardSpec
+from headway.training.config.shards import EXECUTION, VALIDATION, ShardSpec
 from headway.training.config.training_spec import DECIDES_NO_BIT, TrainingSpec
 from headway.training.evaluation.measures import target_of
 
 VARY: Final = "trials.vary"
 SHARDS: Final = "shards"
+ENCODER: Final = "shards.encoder"
 OF_THE_SPLIT: Final = ("heldout_fraction", "validation_fraction", "split_by", "split", "split_key", "split_salt")
 OF_THE_PLACES: Final = ("group_by", "num_groups", "seed")
 """They decide where a row lies in the shards. A document is known by its path, and any other example by its place."""
+MIXED: Final = "what `order.mix` mixes in is encoded already, and a trial's own rows have to be encoded like it."
 Spec = TypeVar("Spec", TrainingSpec, ShardSpec)
-Part = str | int
-"""Of a name; a number is a place in a list."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,9 +40,18 @@ class Configuration:
     training: TrainingSpec
     shards: ShardSpec
 
-    def values(self) -> dict[str, Any]:
-        """By name, as a pipeline file has them."""
-        return {**self.training.model_dump(mode="json"), SHARDS: self.shards.model_dump(mode="json")}
+    def values(self, settings: Mapping[str, Value] | None = None) -> dict[str, Any]:
+        """By name, as a pipeline file has them.
+
+        Args:
+            settings: of a trial, which take the place of these; together they may be none that can be trained.
+        """
+        values = {**self.training.model_dump(mode="json"), SHARDS: self.shards.model_dump(mode="json")}
+        for name, value in outermost_first(settings or {}):
+            section, model_type, parts = _section_of(name)
+            with contextlib.suppress(KeyError):  # whoever makes a trial of them says so
+                put(values[SHARDS] if section == SHARDS else values, model_type, parts, value)
+        return values
 
     def key(self) -> tuple[str, str]:
         """Equal of equal ones, however their numbers were written."""
@@ -47,15 +59,16 @@ class Configuration:
 
     def with_settings(self, settings: Mapping[str, Value]) -> Configuration:
         """Raises `ConfigError`: a value that is not taken, alone or with the others, or that cannot be compared."""
-        by_section: dict[str, dict[str, Value]] = {"training": {}, SHARDS: {}}
-        for name, value in settings.items():
-            section = SHARDS if is_of_shards(name) else "training"
-            by_section[section][name.removeprefix(f"{SHARDS}.") if section == SHARDS else name] = value
+        of_shards = {name: value for name, value in settings.items() if is_of_shards(name)}
+        of_training = {name: value for name, value in settings.items() if name not in of_shards}
         training, shards = self.training, self.shards
-        if by_section["training"]:
-            training = _changed(training, by_section["training"], "training", settings)
-        if by_section[SHARDS]:
-            shards = _changed(shards, by_section[SHARDS], SHARDS, settings)
+        if of_training:
+            training = _changed(training, of_training, settings)
+            self._require_validated(training, settings)
+        if of_shards:
+            shards = _changed(shards, of_shards, settings)
+            if training.order.mix and shards.encoder != self.shards.encoder:
+                raise ConfigError(MIXED, where="trials", advice=f"It is so with {_listed(settings)}.")
             _require_comparable(self.shards.encoder, shards.encoder, settings)
             start = training.start_from
             if start is not None and start.encoding != "any" and shards.encoder.fitting != self.shards.encoder.fitting:
@@ -66,20 +79,51 @@ class Configuration:
                 )
         return Configuration(training=training, shards=shards)
 
+    def _require_validated(self, training: TrainingSpec, settings: Mapping[str, Value]) -> None:
+        if (training.validation is None) == (self.training.validation is None):
+            return
+        if training.validation is None:
+            what, advice = "shards keep rows for validation, which a trial would not look at", "Give each one"
+        elif VALIDATION in self.shards.splits:
+            return
+        else:
+            what, advice = "validation needs rows, and shards keep none for it", "Give shards.validation_fraction"
+        raise ConfigError(f"{what}.", where="trials", advice=f"It is so with {_listed(settings)}. {advice}.")
+
+
+def _section_of(name: str) -> tuple[str, type[TrainingSpec] | type[ShardSpec], Parts]:
+    """Which one it is, its type, and the name's parts below it."""
+    if is_of_shards(name):
+        return SHARDS, ShardSpec, parts_of(name)[1:]
+    return "training", TrainingSpec, parts_of(name)
+
 
 def is_of_shards(name: str) -> bool:
     return name.partition(".")[0] == SHARDS
 
 
-def parts_of(name: str) -> tuple[Part, ...]:
-    return tuple(int(part) if part.isdecimal() else part for part in name.split("."))
-
-
-def require_setting(name: str, where: str, of: Configuration) -> None:
-    """Raises `ConfigError`: there is no such setting, or it cannot vary; the reason is told.
+def require_setting(
+    name: str, where: str, of: Configuration, choices: Sequence[Value] = (), *, is_whole: bool = True
+) -> None:
+    """Raises `ConfigError`: there is no such setting, it cannot vary, or not so; the reason is told.
 
     What a recipe or an encoder of one's own calls its fields is their business.
+
+    Args:
+        choices: what it may be, where a list says so.
+        is_whole: whether nothing that lies below it varies or is derived.
     """
+    _require_that_varies(name, where, of)
+    _, model_type, parts = _section_of(name)
+    kind = of.shards.encoder.kind
+    for place, each in enumerate(choices if name == ENCODER else ()):
+        if isinstance(each, dict) and each.get("kind") != kind:
+            why = _why_fixed("encoder", ("kind",), of.shards.encoder) if "kind" in each else "`kind` is missing"
+            raise ConfigError(f"{why}.", where=f"{where}.{name}[{place}]", advice=f"Give `kind: {kind}`, the file's.")
+    require_choices(name, choices, model_type, parts, is_whole=is_whole, where=where)
+
+
+def _require_that_varies(name: str, where: str, of: Configuration) -> None:
     if not is_of_shards(name):
         first = name.partition(".")[0]
         if first in DECIDES_NO_BIT:
@@ -96,11 +140,7 @@ def require_setting(name: str, where: str, of: Configuration) -> None:
     if (why := _why_fixed(str(parts[0]), parts[1:], of.shards.encoder)) is not None:
         raise ConfigError(f"{why}.", where=f"{where}.{name}", advice="Leave it at one value.")
     if parts[0] == "encoder" and of.training.order.mix:
-        raise ConfigError(
-            "what `order.mix` mixes in is encoded already, and a trial's own rows have to be encoded like it.",
-            where=f"{where}.{name}",
-            advice="Leave the encoder at one value, or mix nothing in.",
-        )
+        raise ConfigError(MIXED, where=f"{where}.{name}", advice="Leave the encoder at one value, or mix nothing in.")
 
 
 def _why_fixed(field: str, rest: tuple[Part, ...], encoder: EncoderSpec) -> str | None:
@@ -130,34 +170,36 @@ def _require_known(model_type: type[BaseModel], parts: tuple[Part, ...], name: s
             )
 
 
-def _changed(spec: Spec, settings: Mapping[str, Value], section: str, together: Mapping[str, Value]) -> Spec:
+def _changed(spec: Spec, settings: Mapping[str, Value], together: Mapping[str, Value]) -> Spec:
     values: dict[str, Any] = spec.model_dump(mode="json")
-    # So a name of `training` stands as it does in `vary`.
-    model_type, before = type(spec), "" if section == "training" else f"{section}."
-    for name, value in settings.items():
-        *branches, leaf = parts_of(name)
+    made: dict[str, None] = {}
+    for name, value in outermost_first(settings):
+        section, model_type, parts = _section_of(name)
+        # So a name of `training` stands as it does in `vary`.
+        before = "" if section == "training" else f"{section}."
         try:
-            branch = value_at(values, branches)
-        except KeyError:
-            branch = None
-        if not isinstance(branch, dict):
+            if (branch := put(values, model_type, parts, value)) is not None:
+                made[before + ".".join(map(str, branch))] = None
+        except KeyError as error:
+            (branch,) = error.args
             raise ConfigError(
-                f"`{'.'.join(map(str, branches))}` is not said in `{section}`.",
-                where=f"{VARY}.{before}{name}",
+                f"`{'.'.join(map(str, branch))}` is not said in `{section}`.",
+                where=f"{VARY}.{name}",
                 advice="Say that branch there; trials vary a setting of it.",
-            )
-        branch[leaf] = plain(value)
-        for _, problem in not_numbers(model_type, branch[leaf], (*branches, leaf)):
-            raise ConfigError(f"{before}{name}: {problem}", where="trials", advice="Correct it there.")
+            ) from error
+        for location, problem in not_numbers(model_type, plain(value), parts):
+            where = f"{before}{'.'.join(map(str, location))}"
+            raise ConfigError(f"{where}: {problem}", where="trials", advice="Correct it there.")
     try:
-        return model_type.model_validate(values)
+        return type(spec).model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
+        unsaid = "".join(f" The file has no `{name}`: say it there, or vary it whole." for name in made)
         raise ConfigError(
             f"{f'{before}{place}: ' if place else ''}{plain_message(first)}.",
             where="trials",
-            advice=f"It is so with {_listed(together)}.",
+            advice=f"It is so with {_listed(together)}.{unsaid}",
         ) from error
 
 

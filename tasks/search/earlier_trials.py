@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from headway.data_contracts.store.strict_json import parse_json
 from headway.data_contracts.tables.sqlite_files import plain_database
 from headway.tasks.search.optuna_files import SQLITE_MAGIC, study_storage
 from headway.tasks.search.space import Space, Varied
-from headway.tasks.search.values import Settings, Value, shown
+from headway.tasks.search.values import Settings, Value, as_word, written
 from headway.training.observe.ledger_lines import LATEST_UNIX_S
 
 WHERE = "trials.warm_start"
@@ -253,10 +252,9 @@ def fitted(space: Space, settings: Mapping[str, Any]) -> Settings | None:
 def _within(varied: Varied, value: Any) -> tuple[Value] | None:
     if varied.values is not None:
         # A study has a choice by its words; where it may be either, what is of the same kind is meant.
-        written = json.dumps(value)
-        words = value if isinstance(value, str) else written
-        same = [each for each in varied.values if json.dumps(each) == written]
-        same += [each for each in varied.values if shown(each) == words]
+        words = as_word(value)
+        same = [each for each in varied.values if written(each) == written(value)]
+        same += [each for each in varied.values if as_word(each) == words]
         return (same[0],) if same else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

@@ -11,7 +11,6 @@ Its hyperparameters are averaged over draws from a prior, weighted by their like
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from headway.tasks.search.earlier_trials import Outcome
 from headway.tasks.search.space import Space, Varied
+from headway.tasks.search.values import written
 
 Floats = NDArray[np.float64]
 
@@ -124,7 +124,7 @@ def _distances_of(name: str, varied: Varied, outcomes: Sequence[Outcome]) -> Flo
     values = [each.settings.get(name) for each in outcomes]
     if varied.values is not None:
         choices: dict[str, int] = {}  # as a file has them: 1 is neither 1.0 nor true
-        codes = np.array([choices.setdefault(json.dumps(value), len(choices)) for value in values])
+        codes = np.array([choices.setdefault(written(value), len(choices)) for value in values])
         return np.where(codes[:, None] == codes, 0.0, OTHER_CHOICE).astype(np.float64)
     # A range holds numbers alone.
     shares = np.array([_share(varied, value) if isinstance(value, int | float) else np.nan for value in values])
@@ -239,12 +239,19 @@ class _Fit:
 
 def _covariance(curves: _Curves, prior: _Prior, alike: Floats, of: NDArray[np.intp], at: Floats) -> Floats:
     """Of what was seen with these trials at these times: shape (figures, len(of))."""
-    trials, times = curves.trials, curves.times
-    near = np.exp(-np.abs(times[:, None] - at) / prior.memory)
-    shared = alike[np.ix_(trials, of)] * (1 + prior.drift**2 * near)
-    own = (trials[:, None] == of) * prior.own**2 * near
-    narrowed = prior.narrowing ** times[:, None] * prior.narrowing**at
-    return np.asarray((shared + own) * narrowed + OF_ANY_SIZE * (1 + (times[:, None] == at)))
+    # There are as many times as rungs: what depends on them alone is calculated once a pair of rungs.
+    times, rows = np.unique(curves.times, return_inverse=True)
+    columns_at, columns = np.unique(at, return_inverse=True)
+    near = np.exp(-np.abs(times[:, None] - columns_at) / prior.memory)
+    narrowed = prior.narrowing ** times[:, None] * prior.narrowing**columns_at
+    common = OF_ANY_SIZE * (1 + (times[:, None] == columns_at))
+    pairs = rows[:, None] * len(columns_at) + columns
+    found = np.asarray(alike[np.ix_(curves.trials, of)] * (1 + prior.drift**2 * near).take(pairs))
+    same = np.nonzero(curves.trials[:, None] == of)
+    found[same] += (prior.own**2 * near).take(pairs[same])
+    found *= narrowed.take(pairs)
+    found += common.take(pairs)
+    return found
 
 
 def _solved(root: Floats, right: Floats) -> Floats:

@@ -18,7 +18,7 @@ from headway.training.checkpoint.layout import run_folder
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.launch.base.gang import attempt_folder
 from headway.training.launch.base.protocol import AttemptFiles
-from headway.training.launch.base.retry_budget import AttemptRecords
+from headway.training.launch.base.retry_budget import RECORDS_NAME, AttemptRecord, AttemptRecords
 from headway.training.observe.ledger import SpoolTail
 
 
@@ -85,13 +85,30 @@ def pace_of(run_dir: Path) -> AttemptPace | None:
     return None
 
 
-def progress_of(run_dir: Path, flow_run: str) -> TrialProgress:
-    """What the attempts of a run have come to.
+class ProgressReader:
+    """What the attempts of runs have come to. A file that is what it was is read once: of many trials most are at rest.
 
     Args:
         flow_run: the one that asks: what of it has not ended goes on.
     """
-    records = AttemptRecords(run_dir).all()
+
+    def __init__(self, flow_run: str) -> None:
+        self._flow_run = flow_run
+        self._read: dict[Path, tuple[tuple[int, int], list[AttemptRecord]]] = {}
+        """By folder, the file's size and time, and its records."""
+
+    def __call__(self, run_dir: Path) -> TrialProgress:
+        try:
+            stat = (run_dir / RECORDS_NAME).stat()
+        except OSError:
+            return _progress([], run_dir, self._flow_run)
+        seen = stat.st_size, stat.st_mtime_ns
+        if (known := self._read.get(run_dir)) is None or known[0] != seen:
+            known = self._read[run_dir] = seen, AttemptRecords(run_dir).all()
+        return _progress(known[1], run_dir, self._flow_run)
+
+
+def _progress(records: Sequence[AttemptRecord], run_dir: Path, flow_run: str) -> TrialProgress:
     worked = []
     for record in records:
         end_unix_s = record.end_unix_s

@@ -8,7 +8,6 @@ which learns.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from headway.tasks.search.earlier_trials import Outcome
 from headway.tasks.search.expected_ends import ExpectedEnd, expected_ends
 from headway.tasks.search.space import Varied
 from headway.tasks.search.trials_spec import Settle, Trial, TrialsSpec, as_it_is, numbered
-from headway.tasks.search.values import Settings, Value
+from headway.tasks.search.values import Settings, Value, written
 from headway.training.data.splitmix import hash_text
 
 if TYPE_CHECKING:
@@ -245,4 +244,4 @@ def _suggested(spec: TrialsSpec, asked: OptunaTrial, name: str, varied: Varied) 
 
 
 def _param(varied: Varied, value: Value) -> Any:
-    return value if varied.values is None else list(map(json.dumps, varied.values)).index(json.dumps(value))
+    return value if varied.values is None else list(map(written, varied.values)).index(written(value))

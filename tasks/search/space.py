@@ -7,7 +7,6 @@ what they were.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,9 +17,10 @@ from pydantic import Field, model_validator
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.strict_yaml import nearest
-from headway.tasks.search.configuration import SHARDS, Configuration, is_of_shards, parts_of, value_at
+from headway.tasks.search.branches import has_place_for, parts_of
+from headway.tasks.search.configuration import SHARDS, Configuration, is_of_shards, value_at
 from headway.tasks.search.expressions import Expression, Operand, parse
-from headway.tasks.search.values import Choices, Scalar, Settings, Value, shown
+from headway.tasks.search.values import Branch, Choices, Scalar, Settings, Value, shown, written
 from headway.training.data.splitmix import hash_text
 
 DIGITS = 4
@@ -40,13 +40,23 @@ class Varied(Frozen):
     uniform: tuple[float, float] | None = Field(None, description="Any number, each as likely.")
     log_uniform: tuple[float, float] | None = Field(None, description="The same of its logarithm: 0.001 to 0.1.")
     integer: tuple[int, int] | None = Field(None, description="A whole number.")
-    when: dict[str, Scalar | Choices] | None = Field(
+    when: dict[str, Scalar | Branch | Choices] | None = Field(
         None,
         min_length=1,
         exclude_if=lambda when: when is None,
         description="Varied only where others that vary have these values, such as `{optimizer.kind: muon}`; else the "
         "pipeline file's.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_no_branch(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given and not given.keys() & cls.model_fields.keys():
+            raise ValueError(
+                "a branch is a choice of a list, such as `[null, {decay: 0.99}]`, and a range is one of uniform, "
+                "log_uniform, integer and values"
+            )
+        return given
 
     @model_validator(mode="after")
     def _is_one_of_them(self) -> Self:
@@ -101,9 +111,11 @@ class Space:
     """
 
     varied: Mapping[str, Varied]
-    """A setting with a condition stands behind those that it depends on."""
+    """A setting with a condition stands behind those that it depends on, and one below a branch behind that."""
     derived: Mapping[str, Expression]
     """One that names another stands behind it."""
+    branches: Mapping[str, str]
+    """Of a setting the nearest one above it that varies: where that puts no branch there, there is none of it."""
     required: tuple[Expression, ...]
 
     @classmethod
@@ -120,24 +132,40 @@ class Space:
         for name, each in varied.items():
             for other, wanted in (each.when or {}).items():
                 _require_possible(varied, name, other, wanted)
-        conditions = {name: tuple(each.when or ()) for name, each in varied.items()}
+        branches = {name: above for name in (*varied, *derive) if (above := _nearest_above(name, varied))}
+        for name in (*varied, *derive):
+            if above := _nearest_above(name, derive):
+                raise ValueError(f"`{above}` is derived, so nothing below it is set: leave `{name}` out")
+        conditions = {name: (*(each.when or ()), *filter(None, (branches.get(name),))) for name, each in varied.items()}
         derived = {name: parse(shown(text)) for name, text in derive.items()}
         # One that names itself means what the file says.
         needs = {name: each.names - {name} for name, each in derived.items()}
         return cls(
             varied={name: varied[name] for name in _in_order(conditions, "`when`")},
             derived={name: derived[name] for name in _in_order(needs, "the expression")},
+            branches=branches,
             required=tuple(map(parse, require)),
         )
 
     @property
     def is_conditional(self) -> bool:
-        return any(each.when for each in self.varied.values())
+        return any(
+            each.when or not all(self._has_place(name, {branch: choice}) for choice in self.varied[branch].values or ())
+            for name, each in self.varied.items()
+            if (branch := self.branches.get(name, name))
+        )
 
     def is_active(self, name: str, chosen: Mapping[str, Value]) -> bool:
         """Whether a setting varies beside what was chosen for those before it."""
         conditions = self.varied[name].when or {}
-        return all(other in chosen and _is_among(chosen[other], wanted) for other, wanted in conditions.items())
+        return self._has_place(name, chosen) and all(
+            other in chosen and _is_among(chosen[other], wanted) for other, wanted in conditions.items()
+        )
+
+    def _has_place(self, name: str, chosen: Mapping[str, Value]) -> bool:
+        if (branch := self.branches.get(name)) is None:
+            return True
+        return branch in chosen and has_place_for(chosen[branch], parts_of(name)[branch.count(".") + 1 :])
 
     def completed(self, chosen: Mapping[str, Value], of: Configuration) -> Settings:
         """The settings of a trial: those that vary there, then what follows from them.
@@ -156,7 +184,8 @@ class Space:
         if self.derived:
             names = _Names(settings, of)
             for name, expression in self.derived.items():
-                settings[name] = _value(expression, names, f"trials.derive.{name}")
+                if self._has_place(name, settings):
+                    settings[name] = _value(expression, names, f"trials.derive.{name}")
         return settings
 
     def is_allowed(self, settings: Settings, of: Configuration) -> bool:
@@ -192,7 +221,7 @@ class Space:
         for values in itertools.product(*lists):
             settings = self.completed(dict(zip(self.varied, values, strict=True)), of)
             if self.is_allowed(settings, of):
-                found.setdefault(json.dumps(settings), settings)
+                found.setdefault(written(settings), settings)
         if not found:
             raise _nothing_allowed(f"none of {num:,} combinations")
         return list(found.values())
@@ -242,7 +271,18 @@ def _in_order(needs: Mapping[str, Collection[str]], what: str) -> list[str]:
     return list(ordered)
 
 
-def _require_possible(varied: Mapping[str, Varied], name: str, other: str, wanted: Scalar | Choices) -> None:
+def _all_above(name: str) -> Iterator[str]:
+    """The branches that a setting lies in, the nearest first."""
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
+
+
+def _nearest_above(name: str, among: Collection[str]) -> str | None:
+    return next((each for each in _all_above(name) if each in among), None)
+
+
+def _require_possible(varied: Mapping[str, Varied], name: str, other: str, wanted: Scalar | Branch | Choices) -> None:
     if other not in varied:
         advice = nearest(other, set(varied)).strip() or f"Varied: {', '.join(sorted(varied))}."
         raise ValueError(f"`when` of `{name}` names `{other}`, which does not vary. {advice}")
@@ -257,9 +297,9 @@ def _require_possible(varied: Mapping[str, Varied], name: str, other: str, wante
             )
 
 
-def _is_among(value: Value, wanted: Scalar | Choices) -> bool:
+def _is_among(value: Value, wanted: Scalar | Branch | Choices) -> bool:
     # As a file has them: `true` is no 1, and `"1"` neither.
-    return json.dumps(value) in [json.dumps(each) for each in (wanted if isinstance(wanted, tuple) else (wanted,))]
+    return written(value) in map(written, wanted if isinstance(wanted, tuple) else (wanted,))
 
 
 class _Names:
@@ -272,16 +312,18 @@ class _Names:
     def __call__(self, name: str) -> Operand:
         if name in self._settings:
             chosen = self._settings[name]
-            if isinstance(chosen, tuple):
+            if isinstance(chosen, tuple | dict):
                 raise ValueError(f"`{name}` is no single value")
             return chosen
         if name == "max_steps" and self._of.training.max_epochs is not None:
             raise ValueError("`max_steps` follows from `max_epochs` and the rows, which are counted later")
         if self._values is None:
-            self._values = self._of.values()
+            self._values = self._of.values(self._settings)
         try:
             found = value_at(self._values, parts_of(name))
         except KeyError as error:
+            if any(self._settings.get(above, "") is None for above in _all_above(name)):
+                return None  # of a branch that this trial lacks
             section = SHARDS if is_of_shards(name) else "training"
             raise ValueError(
                 f"`{name}` is not said in `{section}`, and no setting of this trial; words stand in quotes"

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
+from headway.tasks.search.branches import paths_in
 from headway.tasks.search.budget import BudgetSpec
 from headway.tasks.search.configuration import VARY as WHERE
 from headway.tasks.search.configuration import Configuration, is_of_shards, require_setting
@@ -82,6 +83,7 @@ class TrialsSpec(Frozen):
         max_length=MAX_SETTINGS,
         description="By dotted name below `training`, or from `shards` on, such as `shards.encoder.vocab_size`: a list "
         "of values, or a range such as `{log_uniform: [0.0003, 0.03]}`, `{uniform: [0, 0.5]}` or `{integer: [2, 8]}`. "
+        "A value may be a list or a whole branch, as in `ema: [null, {decay: 0.99}]`. "
         "With `when` it varies beside some values of another setting alone: `{values: [0.9, 0.95], when: "
         "{optimizer.kind: muon}}`.",
     )
@@ -237,10 +239,14 @@ class TrialsSpec(Frozen):
                 range without draws, or rungs that are none of a trial or lie within its warm-up.
         """
         training = configuration.training
-        for name in (*self.vary, *self.derive):
+        names = (*self.vary, *self.derive)
+        for name in names:
             where = "trials.derive" if name in self.derive else WHERE
-            require_setting(name, where, configuration)
-            if self.rungs is not None and decides_length(name, configuration):
+            choices = () if name in self.derive else choices_of(self.vary[name])
+            is_whole = not any(other.startswith(f"{name}.") for other in names)
+            require_setting(name, where, configuration, choices, is_whole=is_whole)
+            inner = (".".join((name, *map(str, path))) for each in choices for path in paths_in(each))
+            if self.rungs is not None and any(decides_length(each, configuration) for each in (name, *inner)):
                 raise ConfigError(
                     f"trials that are compared at rungs are to be of one length, and `{name}` varies.",
                     where=f"{where}.{name}",
@@ -271,6 +277,11 @@ class TrialsSpec(Frozen):
         # Of random draws a later round is what more draws would have been.
         rounds, space = 1 if self.is_learning else self.rounds, self.space
         return (space.draw(self.seed, number, configuration) for number in range(self.draws * rounds))
+
+
+def choices_of(varied: Choices | Varied) -> Choices:
+    """None of a range."""
+    return (varied.values or ()) if isinstance(varied, Varied) else varied
 
 
 def decides_length(name: str, configuration: Configuration) -> bool:

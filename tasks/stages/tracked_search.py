@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +18,7 @@ from headway.training.config.training_spec import TrainingSpec
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Run, RunInfo
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,12 @@ class TrackedSearch:
         self._run: Run | None = None
         self._logged: dict[str, set[int]] = {}
         """By the digest of a trial's run: rungs whose figures MLflow has."""
+        self._records: dict[str, RunInfo] = {}
+        """By the same: MLflow's run of it."""
+        self._best: float | None = None
+        """That was last written down: a rung where none comes to its end finds no other."""
+        self._status = ""
+        """That was last given to the search's own run."""
         self._is_off = False
 
     def log(
@@ -81,16 +87,19 @@ class TrackedSearch:
             return
         try:
             client, parent = self._client_and_run()
+            self._find_records(client, [each.run for each in figures.values()])
             for name, each in figures.items():
                 self._log_trial(client, parent, name, metric, each)
-            if best is not None:
+            if best is not None and (is_over or best != self._best):
+                self._best = best
                 # By steps, so that the chart says what more of them brought; with the same time again, it is one point.
                 millis = parent.info.start_time
                 client.log_metric(parent.info.run_id, f"best/{metric}", best, timestamp=millis, step=num_steps)
             if is_over:
                 client.set_terminated(parent.info.run_id, "FINISHED")  # with its end
-            else:
+            elif self._status != GOES_ON:
                 client.update_run(parent.info.run_id, status=GOES_ON)
+                self._status = GOES_ON
         except Exception as error:
             # The ledger and the report have all of it; a search of days is not to end for a copy.
             self._is_off = True
@@ -122,6 +131,17 @@ class TrackedSearch:
         client.log_batch(made.info.run_id, params=mlflow_store.params_of(self._spec.model_dump(mode="json")))
         return made
 
+    def _find_records(self, client: MlflowClient, runs: Sequence[RunSpec]) -> None:
+        """All that are new by one question: MLflow's run of each was made as it began to train, a moment ago."""
+        if not (missing := {run.sha256 for run in runs} - self._records.keys()):
+            return
+        workspace, pipeline = self._context.workspace, self._context.pipeline
+        experiment_id = mlflow_store.find_or_create_experiment(client, workspace, pipeline)
+        newest = client.search_runs([experiment_id], order_by=["start_time DESC"], max_results=len(missing) + 1)
+        for record in newest:
+            if (sha256 := record.data.tags.get(mlflow_store.RUN_TAG)) in missing:
+                self._records[sha256] = record.info
+
     def _log_trial(
         self,
         client: MlflowClient,
@@ -130,22 +150,24 @@ class TrackedSearch:
         metric: str,
         figures: TrialFigures,
     ) -> None:
+        from mlflow.entities import Metric, RunTag
+
         run, by_step = figures.run, figures.by_step
         logged = self._logged.get(run.sha256)
         new = by_step.keys() - (logged or ())
         if logged is not None and not new:
             return
-        record = mlflow_store.find_or_create_run(client, self._context.workspace, self._context.pipeline, run, name)
-        if logged is None:
-            client.set_tag(record.info.run_id, PARENT_TAG, parent.info.run_id)
+        if (record := self._records.get(run.sha256)) is None:
+            pipeline = self._context.pipeline
+            record = mlflow_store.find_or_create_run(client, self._context.workspace, pipeline, run, name).info
+            self._records[run.sha256] = record
+        is_first = logged is None
+        # All at once: each call is a transaction, and waits for the disk.
+        client.log_batch(
+            record.run_id,
+            metrics=[Metric(f"ranking/{metric}", by_step[step], record.start_time, step) for step in sorted(new)],
             # Those of training are parameters of every run.
-            client.log_batch(record.info.run_id, params=mlflow_store.params_of(figures.of_shards))
-        for step in sorted(new):
-            client.log_metric(
-                record.info.run_id,
-                f"ranking/{metric}",
-                by_step[step],
-                timestamp=record.info.start_time,
-                step=step,
-            )
+            params=mlflow_store.params_of(figures.of_shards) if is_first else [],
+            tags=[RunTag(PARENT_TAG, parent.info.run_id)] if is_first else [],
+        )
         self._logged[run.sha256] = (logged or set()) | new

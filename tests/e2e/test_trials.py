@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from headway.data_contracts.store.documents import RunSpec, ShardManifest
 from headway.data_contracts.store.errors import ConfigError, DataError, RunStopped, TrainingFailed
@@ -24,6 +25,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.flows.act.reproduce import reproduce_model
 from headway.flows.config.pipeline_spec import load_pipeline
 from headway.flows.run.stages import shards_of_today
+from headway.flows.trials.report import as_yaml
 from headway.tasks.core.brief_context import brief_context
 from headway.tasks.core.run_result import furthest_step
 from headway.tasks.ownership.pipeline_history import read
@@ -131,7 +133,8 @@ def heldout_documents(project: Project) -> tuple[set[str], set[str]]:
 def test_encoders_are_trials_over_the_same_documents_and_the_best_is_the_run_of_a_retrain_with_its_settings(
     new_project: Project, try_here: Any, train_here: Any
 ) -> None:
-    vary = "{shards.encoder.vocab_size: [300, 330], optimizer.lr: [0.002, 0.03]}"
+    # A branch that the file lacks, and a setting below it.
+    vary = "{shards.encoder.vocab_size: [300, 330], ema: [null, {}], ema.decay: [0.5]}"
     with new_project.pipeline.open("a") as file:
         file.write(f"trials: {{vary: {vary}, rungs: [8], min_starts: 0}}\n")
     new_project.edit("tiny.yaml", "{bootstrap_resamples: 100}", "{bootstrap_resamples: 100, ranking_share: 0.5}")
@@ -143,8 +146,15 @@ def test_encoders_are_trials_over_the_same_documents_and_the_best_is_the_run_of_
     held_out = {frozenset(heldout_in(path)) for path in new_project.files("documents/manifest/*.json")}
     assert [len(each) for each in held_out] == [report.num_examples + scores[0].num_examples]
     best = found.best.trial
+    ema = [each.result.trial.settings.get("ema.decay") for each in found.trials]
+    assert sorted(ema, key=str) == [0.5, 0.5, None, None]
+    configured = [
+        Workspace(str(new_project.workspace)).load(each.result.run, RunSpec).config.get("ema") for each in found.trials
+    ]
+    assert configured == [None if decay is None else {"decay": decay} for decay in ema], "what was trained"
     new_project.edit("tiny.yaml", "vocab_size: 300", f"vocab_size: {best.settings['shards.encoder.vocab_size']}")
-    new_project.edit("tiny.yaml", "{lr: 0.02}", f"{{lr: {best.settings['optimizer.lr']}}}")
+    kept = yaml.safe_load(as_yaml(best.settings, best.configuration))["training"]
+    new_project.edit("tiny.yaml", "max_steps: 16", f"max_steps: 16\n  ema: {json.dumps(kept['ema'])}")
     again = train_here(new_project)
     assert made(again, "shard") == made(again, "launch") == [False]
 

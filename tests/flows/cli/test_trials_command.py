@@ -225,6 +225,8 @@ def test_what_to_keep_is_written_as_a_pipeline_file_has_it() -> None:
     base = Configuration(training=TrainingSpec(), shards=ShardSpec())
     training = "training: {optimizer: {lr: 0.003}, recipe: {model: {width: 32, norm: null}}, precision: bf16}"
     assert as_yaml(best, base) == training
+    ema = {"ema.decay": 0.9, "ema": {}, "schedule": {"kind": "linear"}}
+    assert as_yaml(ema, base.with_settings(ema)) == "training: {ema: {decay: 0.9}, schedule: {kind: linear}}"
     both = {"shards.encoder.vocab_size": 512, **best, "shards.seed": 3}
     assert as_yaml(both, base) == "shards: {encoder: {vocab_size: 512}, seed: 3}\n" + training
     datasets = [MixedDataset(manifest=letter * 64) for letter in "ab"]

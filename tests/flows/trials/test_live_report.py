@@ -94,7 +94,7 @@ def test_the_page_is_there_from_the_first_trial_on_and_says_at_each_rung_where_t
     assert event["event"] == "search.page" and "ledger/one/trials.html" in event["message"]
 
 
-def test_pages_take_no_more_than_a_hundredth_of_the_time(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_take_no_more_than_a_four_hundredth_of_the_time(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[float] = []
 
     def slowly(*arguments: Any) -> str:
@@ -104,7 +104,7 @@ def test_pages_take_no_more_than_a_hundredth_of_the_time(search: Search, monkeyp
 
     monkeypatch.setattr(live_report, "render_html", slowly)
     found = Machine(by_number).search(spec(rounds=1))
-    for _ in range(1000):
+    for _ in range(4000):
         search.live.observe(found)
         search.clock.now_s += 1.0
     assert 0.8 * len(drawn) <= search.clock.now_s / PAUSE_PER_COST + 0.8

@@ -11,8 +11,8 @@ import pytest
 from headway.data_contracts.store.errors import EnvironmentProblem
 from headway.flows.report.summary import RetrainSummary
 from headway.flows.trials.optuna_study import write_study, write_study_of
-from headway.flows.trials.summary import TrialRow, TrialsSummary
-from headway.tasks.search.earlier_trials import SearchedData
+from headway.flows.trials.summary import SearchSoFar, TrialRow, TrialsSummary
+from headway.tasks.search.earlier_trials import SearchedData, read_earlier
 from headway.tasks.search.trials_spec import TrialsSpec
 
 optuna = pytest.importorskip("optuna")
@@ -71,6 +71,35 @@ def test_a_search_is_a_study_with_its_settings_rungs_and_ends(tmp_path: Path) ->
     assert study.user_attrs == {"metric": "accuracy", "pipeline": "tiny", "data": data}
     assert study.trials[2].user_attrs["failed"] == "training: it diverged"
     assert [path.name for path in tmp_path.iterdir()] == ["study.log"]
+
+
+def test_a_branch_is_a_choice_of_a_study_and_is_read_back_from_it_whatever_the_order_of_its_keys(
+    tmp_path: Path,
+) -> None:
+    def space(*ramps: object) -> TrialsSpec:
+        vary = {"ema": [None, {"decay": 0.9}, {}], "batch_ramp": list(ramps), "optimizer.groups": [[], frozen]}
+        return TrialsSpec.model_validate({"vary": vary})
+
+    groups, frozen = [{"parameters": ["*.bias"], "frozen": True}], [{"frozen": True, "parameters": ["*.bias"]}]
+    spec = space(None, {"from_sequences": 4, "at_steps": [10]})
+    tried = {"ema": {"decay": 0.9}, "batch_ramp": {"at_steps": [10], "from_sequences": 4}, "optimizer.groups": groups}
+    best = summary().trials[0].model_copy(update={"settings": tried})
+    none = best.model_copy(update={"trial": 4, "settings": {"ema": None, "batch_ramp": None, "optimizer.groups": []}})
+    search = summary().model_copy(update={"trials": [best, none], "best": None})
+    (tmp_path / "trials.json").write_text(search.model_dump_json(exclude={"best"}))
+    assert SearchSoFar.model_validate_json((tmp_path / "trials.json").read_text()).trials[0].settings == {
+        **tried,
+        "optimizer.groups": tuple(groups),
+    }
+    assert write_study_of(tmp_path / "trials.json", spec, tmp_path / "study.log") == (2, 2)
+    # The file has its keys in another order by now, and one choice more.
+    today = space({"at_steps": [10], "from_sequences": 4}, None, {"from_sequences": 2, "at_steps": [5, 10]}).space
+    for file in ("study.log", "trials.json"):
+        found = read_earlier(tmp_path / file, today, 90).outcomes
+        assert [each.settings for each in found] == [
+            {"ema": {"decay": 0.9}, "batch_ramp": tried["batch_ramp"], "optimizer.groups": tuple(frozen)},
+            {"ema": None, "batch_ramp": None, "optimizer.groups": ()},
+        ]
 
 
 def test_a_study_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:

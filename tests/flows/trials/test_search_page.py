@@ -10,6 +10,7 @@ import re
 import pytest
 
 from headway.flows.console.console import plain_console
+from headway.flows.report.search_table import SearchTable
 from headway.flows.trials.report import print_ranking, table_of
 from headway.flows.trials.search_page import explained, render_html
 from headway.flows.trials.summary import (
@@ -138,6 +139,24 @@ def test_what_a_setting_explains_is_near_all_for_one_that_decides_and_near_nothi
     assert decides > 0.6 and does_not < 0.1
     assert explained(searched(spread(3)), "optimizer.lr") is None, "too few say nothing"
     assert render_html(found, 0.0).index("<figcaption>optimizer.lr") < render_html(found, 0.0).index("<figcaption>kind")
+
+
+def test_a_branch_that_varies_is_read_as_a_pipeline_file_has_it_everywhere() -> None:
+    settings: list[dict[str, object]] = [{"ema": None}, {"ema": {"decay": 0.9}}, {"ema": {}, "ema.decay": 0.99}]
+    found = searched([row(place, each, place / 10, 3) for place, each in enumerate(settings, start=1)])
+    page, console = render_html(found, 0.0), io.StringIO()
+    print_ranking(found, plain_console(console))
+    for shown in ("null", "{decay: 0.9}", "{}"):
+        assert shown in page and shown in console.getvalue()
+        assert shown in [each["ema"] for each in table_of(found)[0]]
+    live = SearchTable()
+    for place, each in enumerate(settings, start=1):
+        live.take({"event": "trial", "trial": f"trial {place}", "settings": each})
+    assert [("{decay: 0.9}" in line, "null" in line) for line in live.lines(200)[1:]] == [
+        (False, True),
+        (True, False),
+        (False, False),
+    ]
 
 
 def test_trials_that_failed_or_came_to_no_number_are_rows_and_no_points() -> None:

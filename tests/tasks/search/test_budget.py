@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from headway.tasks.search.budget import BudgetSpec, SearchBudget, Spent, TrialProgress, Worked, spent_by
-from headway.tasks.search.pace import progress_of
+from headway.tasks.search.pace import ProgressReader
 from headway.tasks.search.rungs import AttemptPace
 from headway.training.launch.base.failure import Failure
 from headway.training.launch.base.gang import attempt_folder
@@ -99,11 +99,16 @@ def test_an_attempt_whose_owner_was_killed_took_until_its_last_sign_and_one_that
     os.utime(spool, (55.0, 55.0))
     records.begin(AttemptRecord(attempt=3, scope="b", start_unix_s=100.0))
     monkeypatch.setattr("headway.tasks.search.pace.time.time", lambda: 107.0)
-    found = progress_of(tmp_path, "b")
+    progress_of = ProgressReader("b")
+    found = progress_of(tmp_path)
     assert found == TrialProgress(
         step=60, worked=(Worked("a", 10.0, 30.0), Worked("a", 40.0, 55.0), Worked("b", 100.0, 107.0))
     )
     records.end(AttemptRecord(attempt=3, scope="b", state="done", step=540, start_unix_s=100.0, end_unix_s=110.0))
-    found = progress_of(tmp_path, "b")
+    found = progress_of(tmp_path)
     assert found.is_finished and found.step == 540 and found.worked[-1] == Worked("b", 100.0, 110.0)
-    assert progress_of(tmp_path / "no run", "b") == TrialProgress()
+    assert progress_of(tmp_path / "no run") == TrialProgress()
+    # What is at rest is not read again, which of many trials most are.
+    with monkeypatch.context() as patch:
+        patch.setattr(AttemptRecords, "all", lambda _: pytest.fail("read again"))
+        assert progress_of(tmp_path) == found

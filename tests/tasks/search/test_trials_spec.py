@@ -111,7 +111,7 @@ def test_an_integer_range_reaches_both_its_ends() -> None:
         ({"optimizer.lr": [-0.1]}, {}, r"optimizer\.lr: must be greater than 0.*lr -0\.1"),
         ({"global_batch_sequences": [12]}, {}, "power of two.*It is so with global_batch_sequences 12"),
         ({"max_steps.more": [1]}, {}, "`max_steps` is not said in `training`"),
-        ({"ema.decay": [0.9]}, {}, "`ema` is not said in `training`"),
+        ({"batch_ramp.from_sequences": [4]}, {}, "has no `batch_ramp`: say it there, or vary it whole"),
         ({"checkpoints.every_steps": [1, 2]}, {}, "`checkpoints` decides no bit.*would be one run.*how often to save"),
         ({"bucket_bytes": [4096, 8192]}, {}, r"`bucket_bytes` decides no bit.*Leave it out\.$"),
         ({"optimizer.lr": [0.1, 0.2], "max_steps": [1, 2]}, {"max_trials": 3}, "4 combinations are more than"),
