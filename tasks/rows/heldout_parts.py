@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data_contracts.sources.reading import SourceSpec
-from headway.data_contracts.store.documents import Document, Link, ShardManifest
+from headway.data_contracts.store.documents import Document, EvaluationReport, Link, ShardManifest
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.code_version import code_version
 from headway.tasks.core.context import RunContext
-from headway.tasks.core.stage import StageOutput, find_or_make
+from headway.tasks.core.stage import StageOutput, find_intact, find_or_make
 from headway.tasks.rows.set_apart import RowsApart, any_of, rows_apart, rows_that_rank
 from headway.tasks.rows.source_rows import source_rows
 from headway.training.config.shards import HELDOUT, ShardSpec
@@ -25,6 +25,7 @@ from headway.training.data.shards.source_values import heldout_where
 from headway.training.evaluation.measures import metric_set_for
 from headway.training.evaluation.scorers import places_of_examples
 
+STAGE = "parts"
 CODE = (
     "headway.tasks.rows.heldout_parts",
     "headway.tasks.rows.set_apart",
@@ -123,6 +124,27 @@ def evaluated(workspace: Workspace, document: Link, shards: ShardManifest, examp
     return _parts_by(_masks_of(workspace, document, shards, examples)).evaluation
 
 
+def has_chosen_nothing(context: RunContext, share: float, report: EvaluationReport) -> bool:
+    """Whether none of a report's examples has ranked trials or validated runs since; the source is not read for it.
+
+    Args:
+        share: of the held-out examples, that rank.
+
+    Raises:
+        IntegrityError: what it is of is gone or altered.
+    """
+    shards = context.workspace.load(report.manifest, ShardManifest)
+    if not apart_from(context, share, shards):
+        return True
+    found = find_intact(context, STAGE, _inputs(context, share, shards))
+    if found is None:
+        return False  # nobody has told them apart yet
+    apart = _masks_of(context.workspace, found.document, shards, None).apart
+    if report.heldout_parts is None:
+        return not apart.any()
+    return not (apart & ~_masks_of(context.workspace, report.heldout_parts, shards, None).apart).any()
+
+
 def _masks_of(workspace: Workspace, document: Link, shards: ShardManifest, examples: Sequence[str] | None) -> _Masks:
     found = workspace.load(document, HeldoutParts)
     masks = _Masks(_from_text(found.ranking, found.num_examples), _from_text(found.apart, found.num_examples))
@@ -161,9 +183,12 @@ def _document(context: RunContext, share: float, source: SourceSpec, shards: Sha
         texts = {name: _as_text(mask) for name, mask in masks.items()}
         return StageOutput(document=HeldoutParts(manifest=shards.link, num_examples=len(masks["apart"]), **texts))
 
-    rules = [each.model_dump(mode="json") for each in apart]
-    inputs = {"manifest": shards.sha256, "share": share, "set_apart": rules, "code": code_version(*CODE)}
-    return find_or_make(context, "parts", inputs, made, span="evaluate.parts")
+    return find_or_make(context, STAGE, _inputs(context, share, shards), made, span="evaluate.parts")
+
+
+def _inputs(context: RunContext, share: float, shards: ShardManifest) -> dict[str, object]:
+    rules = [each.model_dump(mode="json") for each in apart_from(context, share, shards)]
+    return {"manifest": shards.sha256, "share": share, "set_apart": rules, "code": code_version(*CODE)}
 
 
 def _as_text(mask: NDArray[np.bool_]) -> str:

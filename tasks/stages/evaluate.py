@@ -46,7 +46,7 @@ from headway.tasks.registry.evaluation_report import ReportContext, render_markd
 from headway.tasks.reports.evaluation_page import PageFacts, render_html
 from headway.tasks.reports.evidence import publish_curve, publish_outputs, read_evidence
 from headway.tasks.rows.heldout_parts import CODE as PARTS_CODE
-from headway.tasks.rows.heldout_parts import apart_from
+from headway.tasks.rows.heldout_parts import apart_from, has_chosen_nothing
 from headway.tasks.rows.slices import OTHERS, SliceBy
 from headway.tasks.stages.register import RegistrySpec, registered_before
 from headway.tasks.stages.scoring import ScoringHarness, only
@@ -142,7 +142,7 @@ def evaluate(
     """
     workspace = context.workspace
     champion = _champion(workspace, registry)
-    if (own := _own_report(context, registry, checkpoint, champion)) is not None:
+    if (own := _own_report(context, spec, registry, checkpoint, champion)) is not None:
         with context.ledger.span("stage.evaluate", found=True):
             return own
     bench = ScoringHarness(
@@ -174,7 +174,7 @@ def outlook(
     if manifest is None or checkpoint is None:
         return would_run(context, "evaluate")
     champion = _champion(context.workspace, registry)
-    if (own := _own_report(context, registry, checkpoint, champion)) is not None:
+    if (own := _own_report(context, spec, registry, checkpoint, champion)) is not None:
         return found("evaluate", own, "with the registered version")
     return look_up(context, "evaluate", _inputs(context, spec, manifest, checkpoint, champion))
 
@@ -184,19 +184,26 @@ def _champion(workspace: Workspace, registry: RegistrySpec) -> Link | None:
     return None if now is None else now[0].target
 
 
-def _own_report(context: RunContext, registry: RegistrySpec, checkpoint: Link, champion: Link | None) -> Link | None:
-    """The report of its registration, if that still decides: it is or was champion, or evaluated against today's."""
+def _own_report(
+    context: RunContext, spec: EvaluationSpec, registry: RegistrySpec, checkpoint: Link, champion: Link | None
+) -> Link | None:
+    """The report of its registration, if that still decides: it is or was champion, or evaluated against today's.
+
+    Not where some of its examples chose models since: the best of a search may have been evaluated before it.
+    """
     workspace = context.workspace
     registered = registered_before(context, registry, checkpoint)
     if registered is None:
         return None
     try:
         report = workspace.load(registered.evaluation, EvaluationReport)
+        if model_refs.was_champion(workspace, registry.model, registered.link):
+            return registered.evaluation  # it decides nothing any more
+        holds = report.compared_with == champion and has_chosen_nothing(context, spec.ranking_share, report)
     except IntegrityError as error:
         context.report_damage("evaluate", str(error))
         return None
-    was_champion = model_refs.was_champion(workspace, registry.model, registered.link)
-    return registered.evaluation if was_champion or report.compared_with == champion else None
+    return registered.evaluation if holds else None
 
 
 def _inputs(

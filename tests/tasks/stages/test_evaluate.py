@@ -10,7 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headway.data_contracts.store.documents import EvaluationReport, Incomparable, Link, Registration, RunSpec
+from headway.data_contracts.store import stages
+from headway.data_contracts.store.documents import (
+    EvaluationReport,
+    Incomparable,
+    Link,
+    Registration,
+    RunSpec,
+    ShardManifest,
+)
 from headway.data_contracts.store.errors import DataError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.candidate import Candidate, read_candidate
@@ -18,9 +26,11 @@ from headway.tasks.registry.evaluation_report import ReportContext, render_markd
 from headway.tasks.registry.promotion import decide, versus_rival
 from headway.tasks.registry.promotion_spec import PromotionSpec, SliceLimits
 from headway.tasks.reports.evaluation_page import render_html
+from headway.tasks.rows.heldout_parts import parts_of, require_parts
+from headway.tasks.rows.ranking_split import remember_ranking
 from headway.tasks.rows.slices import SliceBy, labels_of
-from headway.tasks.stages.evaluate import EvaluationSpec, _evaluate, slices_of, widened
-from headway.tasks.stages.register import RegistrySpec
+from headway.tasks.stages.evaluate import EvaluationSpec, _evaluate, _own_report, slices_of, widened
+from headway.tasks.stages.register import RegistrySpec, registration_inputs
 from headway.tasks.stages.scoring import ScoringHarness
 from headway.training.config.shards import ShardSpec
 from headway.training.evaluation.measures import CLASSES, NUMBERS, TEXT, TOKEN_IDS, MetricSet
@@ -28,6 +38,7 @@ from headway.training.evaluation.statistics import paired_difference
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.observe.ledger import read_events
 from headway.training.programs.evaluation import Scores
+from tests.tasks.days import SOURCE, TABLE, Days, columns, shards_spec
 from tests.tasks.registry.test_promotion import CHALLENGER
 
 NUM_EXAMPLES = 40
@@ -339,3 +350,34 @@ def test_small_slices_are_taken_together_and_weightless_examples_left_out() -> N
     names = ["a/"] * 6 + ["b/"] * 2 + ["c/"] * 3 + ["a/"]
     weights = [1.0] * 11 + [0.0]
     assert slices_of(names, weights) == {"a/": [0, 1, 2, 3, 4, 5], "(others)": [6, 7, 8, 9, 10]}
+
+
+@pytest.mark.process
+def test_what_a_search_chose_is_evaluated_anew_where_its_report_was_made_on_examples_that_ranked_it(days: Days) -> None:
+    days.write(**columns())
+    spec, context, workspace = shards_spec(TABLE), days.context, days.workspace
+    manifest = days.run(spec).manifest
+    registration = workspace.load(days.champion(days.run(spec)), Registration)
+    found = workspace.load(registration.evaluation, EvaluationReport).model_copy(update={"manifest": manifest})
+
+    def own_report(report: EvaluationReport, share: float) -> Link | None:
+        made = registration.model_copy(update={"evaluation": workspace.publish_document(report)})
+        inputs = registration_inputs(REGISTRY, made.checkpoint)
+        stages.record(workspace, "register", inputs, workspace.publish_document(made), files=(), provenance={})
+        evaluation = SPEC.model_copy(update={"ranking_share": share})
+        return _own_report(context, evaluation, REGISTRY, made.checkpoint, report.compared_with)
+
+    assert own_report(found, 0.0) == found.link, "nothing was chosen"
+    remember_ranking(context, 0.5, spec)
+    assert own_report(found, 0.5) is None, "no one has told its examples apart"
+    require_parts(context, 0.5, SOURCE, manifest)
+    assert own_report(found, 0.5) is None, "some of its examples have ranked"
+
+    shards = workspace.load(manifest, ShardManifest)
+    fewer = found.model_copy(update={"heldout_parts": parts_of(context, 0.5, SOURCE, shards).document})
+    assert own_report(fewer, 0.5) == fewer.link
+    parts_of(context, 0.2, SOURCE, shards)
+    assert own_report(fewer, 0.2) == fewer.link, "what ranks is less, and all of it ranked before"
+    remember_ranking(context, 0.7, spec)
+    parts_of(context, 0.7, SOURCE, shards)
+    assert own_report(fewer, 0.9) is None
