@@ -59,6 +59,7 @@ def settings_comparison(request: ComparisonRequest) -> ComparisonSummary:
             pipeline.configuration,
             other.configuration,
             path.parent,
+            other.pipeline,
             request.seeds,
             scoring_of(pipeline),
             manifest,

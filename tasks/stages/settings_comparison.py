@@ -10,6 +10,7 @@ from typing import Any
 
 from headway.data_contracts.store.documents import Link
 from headway.tasks.core.context import RunContext
+from headway.tasks.rows.ranking_split import remember_ranking
 from headway.tasks.search.configuration import SHARDS, Configuration
 from headway.tasks.search.trials_spec import Trial
 from headway.tasks.search.values import Settings
@@ -57,6 +58,7 @@ def compare_settings(
     this: Configuration,
     other: Configuration,
     others_folder: Path,
+    others_pipeline: str,
     num_seeds: int,
     scoring: Scoring,
     manifest: Link,
@@ -69,6 +71,7 @@ def compare_settings(
         this: in question; its seed is the first of both.
         other: what it is held against.
         others_folder: where the other's own recipe lies, if it has one.
+        others_pipeline: its name, under which it may be retrained.
         manifest: the shards of the first.
         max_parallel: runs that train at the same time; None: as many as there is room for.
 
@@ -95,6 +98,10 @@ def compare_settings(
     )
     at_once = max_parallel or AT_ONCE
     trained = train_trials(context, in_turn, scoring.launch, tracking_uri, at_once, scoring.evaluation, room=room)
+    if others_pipeline != context.pipeline:
+        # Whoever keeps the other retrains it under its own name, where these examples are to judge no model either.
+        of_other = replace(context, pipeline=others_pipeline)
+        remember_ranking(of_other, scoring.evaluation.ranking_share, other.shards)
     ranked = rank_trials(context, scoring, trained)
     if all(each.error is not None for each in ranked):
         raise all_failed(context, ranked)

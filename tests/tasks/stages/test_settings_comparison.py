@@ -16,6 +16,7 @@ from headway.tasks.core.devices import UnlimitedDevices
 from headway.tasks.search.configuration import Configuration
 from headway.tasks.stages import settings_comparison as module
 from headway.tasks.stages import trial_shards
+from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.trial_scores import PlannedTrial, Scoring, TrialResult
 from headway.training.config.optimizer import OptimizerSpec
 from headway.training.config.recipe_specs import GRADIENT_BOOSTING
@@ -35,6 +36,7 @@ class Machine:
         self.trained: list[tuple[int, int]] = []
         self.compared: list[Any] = []
         self.at_once: int | None = None
+        self.remembered: list[str] = []
 
     def describe(self, context: Any, trials: Any, manifest: Any) -> list[PlannedTrial]:
         self.folders.append(context.base)
@@ -56,28 +58,43 @@ class Machine:
             results.append(TrialResult(planned=each, error=error))
         return results
 
+    def remember(self, context: Any, share: float, shards: Any) -> None:
+        self.remembered.append(context.pipeline)
+
     def compare(self, context: Any, scoring: Any, *sides: Any) -> Any:
         self.compared = [[(each.trial.number, each.trial.training.seed) for each in side] for side in sides]
         return SimpleNamespace(is_decided=False, keeps_second=False)
 
-    def __call__(self, this: TrainingSpec, other: TrainingSpec, num_seeds: int = 2, at_most: int | None = None) -> Any:
+    def __call__(
+        self,
+        this: TrainingSpec,
+        other: TrainingSpec,
+        num_seeds: int = 2,
+        at_most: int | None = None,
+        others_pipeline: str = "tiny",
+    ) -> Any:
         context = RunContext.__new__(RunContext)
         for name, value in {"base": Path("here"), "pipeline": "tiny", "devices": UnlimitedDevices()}.items():
             object.__setattr__(context, name, value)
         launch: Any = SimpleNamespace(world_size=1, is_detached=True)
         shards = ShardSpec()
         nothing: Any = None
-        scoring = Scoring(evaluation=nothing, launch=launch, shards=shards, source=nothing)
+        scoring = Scoring(evaluation=EvaluationSpec(ranking_share=0.5), launch=launch, shards=shards, source=nothing)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "describe_trials", self.describe)
             patch.setattr(module, "train_trials", self.train)
             patch.setattr(module, "rank_trials", lambda context, scoring, results: results)
             patch.setattr(module, "compare_finalists", self.compare)
-            patch.setattr(module, "replace", lambda context, base: SimpleNamespace(base=base))
+            patch.setattr(module, "replace", lambda context, **fields: SimpleNamespace(**fields))
+            patch.setattr(
+                module, "remember_ranking", lambda context, share, shards: self.remembered.append(context.pipeline)
+            )
             patch.setattr(trial_shards, "num_training_rows", lambda context, manifest: NUM_ROWS)
             patch.setattr(trial_shards, "require_trainable", lambda *arguments: None)
             one, two = (Configuration(training=each, shards=shards) for each in (this, other))
-            return module.compare_settings(context, one, two, Path("there"), num_seeds, scoring, nothing, "", at_most)
+            return module.compare_settings(
+                context, one, two, Path("there"), others_pipeline, num_seeds, scoring, nothing, "", at_most
+            )
 
 
 THIS = TrainingSpec(seed=7, max_steps=20)
@@ -102,6 +119,14 @@ def test_passes_over_rows_and_trees_train_as_long_as_a_retrain_does() -> None:
         machine(training, training.model_copy(update={"optimizer": OptimizerSpec(lr=0.5)}))
         steps = {each.trial.training.max_steps for each in machine.described}
         assert steps == {training.for_rows(NUM_ROWS).max_steps} != {training.max_steps}
+
+
+def test_under_the_name_of_another_pipeline_judges_nothing_either_that_chose_its_settings() -> None:
+    of_its_own, of_another, same = Machine(), Machine(), Machine()
+    of_its_own(THIS, OTHER)
+    of_another(THIS, OTHER, others_pipeline="wide")
+    same(THIS, THIS, others_pipeline="wide")
+    assert (of_its_own.remembered, of_another.remembered, same.remembered) == ([], ["wide"], [])
 
 
 @pytest.mark.parametrize("same_code", [True, False])
