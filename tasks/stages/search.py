@@ -356,24 +356,24 @@ class _Search:
         may_begin = None
         evaluation, launch = self._scoring.evaluation, self._scoring.launch
         at_once = self._spec.max_parallel or AT_ONCE
-        waves = [planned]
-        if (budget := self._budget) is not None and is_bound:
-            budget.know(run_folder(each.run) for each in planned)
-            # A queue takes all of them, and before anything has trained nobody knows how many the budget has room for.
-            if launch.is_detached and not budget.knows_pace:
-                waves = [each for each in (planned[:at_once], planned[at_once:]) if each]
+        budget = self._budget if is_bound else None
+        if budget is not None:
 
             def may_begin(each: PlannedTrial) -> bool:
                 return self._may_begin(budget, each, to_step or each.trial.training.max_steps)
 
         room = None if launch.is_detached else self._room_for(planned)
-        trained = [
-            result
-            for wave in waves
-            for result in train_trials(
+        trained, left = list[TrialResult](), list(planned)
+        while left:
+            wave, left = left, []
+            if budget is not None:
+                budget.know(run_folder(each.run) for each in wave)
+                # A queue takes all of them, and before anything has trained nobody knows how many there is room for.
+                if launch.is_detached and not budget.knows_pace:
+                    wave, left = wave[:at_once], wave[at_once:]
+            trained += train_trials(
                 self._context, wave, launch, self._uri, at_once, evaluation, to_step, room, may_begin
             )
-        ]
         self._look_at_pace(planned[0].run)
         scores = (each.result.score for each in self._trials.values())
         like = next((each for each in scores if each is not None), None)

@@ -529,6 +529,12 @@ def test_where_no_pace_is_known_a_queue_gets_as_many_as_train_at_a_time_and_thei
     assert "more than 0.25 hours in all" in found.ended
 
 
+def test_where_the_first_of_a_queue_fail_before_a_step_no_more_are_queued_than_train_at_a_time() -> None:
+    machine = Machine(by_number, is_queue=True, fails_at={1: 1, 2: 1})
+    found = machine.search(spec(rounds=1, max_parallel=2, budget={"hours": 900 / 3600}))
+    assert sorted(machine.reached) == [3, 4, 5, 6] and found.best.trial.number == 3
+
+
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(1, 25), max_size=6), st.sampled_from([{"hours": 0.9}, {"usd": 30.0}]))
 @pytest.mark.process
