@@ -117,10 +117,28 @@ def planned_steps(num_trials: int, steps: Sequence[int]) -> int:
     return sum(num * part for num, part in zip(num_at_each(num_trials, steps), parts, strict=True))
 
 
-def require_past_warmup(steps: Sequence[int], training: TrainingSpec) -> None:
-    """Raises `ConfigError`: a rung lies within the warm-up, where rates say little of what they come to."""
+def require_at_rungs(steps: Sequence[int], training: TrainingSpec) -> None:
+    """
+    Args:
+        steps: of the rungs, the last one the end of training.
+        training: of a trial, its length in steps.
+
+    Raises:
+        ConfigError: it is longer or shorter than the others; or a rung lies within the warm-up, where rates say little
+            of what they come to.
+    """
+    if len(steps) == 1:
+        return
+    if training.max_steps != steps[-1]:
+        kind = "trees" if training.grows_trees else "steps"
+        raise ConfigError(
+            f"a trial of {training.recipe.name} ends after {training.max_steps:,} {kind}, and the last rung is "
+            f"{steps[-1]:,}: trials that are compared at rungs are to be of one length.",
+            where=WHERE,
+            advice="Leave the recipe at one value, or leave out trials.rungs.",
+        )
     warmup = training.schedule.warmup_steps
-    if len(steps) == 1 or training.grows_trees or steps[0] > warmup:
+    if training.grows_trees or steps[0] > warmup:
         return
     raise ConfigError(
         f"the first rung, step {steps[0]:,}, lies within the warm-up of {warmup:,} steps: the learning rate is "

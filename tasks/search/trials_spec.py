@@ -15,7 +15,7 @@ from headway.tasks.search.branches import paths_in
 from headway.tasks.search.budget import BudgetSpec
 from headway.tasks.search.configuration import VARY as WHERE
 from headway.tasks.search.configuration import Configuration, is_of_shards, require_setting
-from headway.tasks.search.rungs import GeometricRungs, levels, planned_steps, require_past_warmup
+from headway.tasks.search.rungs import GeometricRungs, levels, planned_steps, require_at_rungs
 from headway.tasks.search.space import Space, Varied
 from headway.tasks.search.values import Choices, Scalar, Settings, shown
 from headway.training.config.encoder_specs import ImageEncoderSpec, TabularEncoderSpec
@@ -253,13 +253,12 @@ class TrialsSpec(Frozen):
                     advice="Leave it at one value, or leave out trials.rungs.",
                 )
         trials = numbered(configuration, self._settings(configuration), settle=settle)
-        # Trees are counted without rows.
-        length = training.for_rows(0) if training.grows_trees else training
+        length = counted(training)
         if length.max_epochs is None:
             steps = self.levels_of(length)
             self.require_affordable(replace(configuration, training=length))
             for trial in trials:
-                require_past_warmup(steps, trial.training)
+                require_at_rungs(steps, counted(trial.training))
         return trials
 
     def _settings(self, configuration: Configuration) -> Iterable[Settings]:
@@ -277,6 +276,11 @@ class TrialsSpec(Frozen):
         # Of random draws a later round is what more draws would have been.
         rounds, space = 1 if self.is_learning else self.rounds, self.space
         return (space.draw(self.seed, number, configuration) for number in range(self.draws * rounds))
+
+
+def counted(training: TrainingSpec) -> TrainingSpec:
+    """Its length in steps, where no rows are needed for that: trees are counted without."""
+    return training.for_rows(0) if training.grows_trees else training
 
 
 def choices_of(varied: Choices | Varied) -> Choices:

@@ -14,7 +14,7 @@ from headway.data_contracts.store.errors import ConfigError, EncodingRefused
 from headway.tasks.core.context import RunContext
 from headway.tasks.rows.heldout_parts import require_parts
 from headway.tasks.search.configuration import Configuration, require_same_target
-from headway.tasks.search.rungs import require_past_warmup
+from headway.tasks.search.rungs import require_at_rungs
 from headway.tasks.stages.launch import num_training_rows
 from headway.tasks.stages.shard import shard_for_trials
 from headway.tasks.stages.trial_scores import Scoring
@@ -84,8 +84,8 @@ class TrialShards:
 
         def require(num_rows: int) -> Configuration:
             training = wanted.training.for_rows(num_rows)
-            if len(rungs) > 1:
-                require_past_warmup(rungs, training)
+            if rungs:
+                require_at_rungs(rungs, training)
             methods = own_methods(training.recipe.name, (str(folder or context.base),))
             require_trainable(training, wanted.shards.encoder, self._scoring.launch.world_size, methods)
             return Configuration(training=training, shards=wanted.shards)

@@ -28,6 +28,7 @@ TEXT = ShardSpec.model_validate({"encoder": {"kind": "byte-pair", "vocab_size": 
 BASE = Configuration(training=TRAINING, shards=TEXT)
 WITH_EMA = Configuration(training=TRAINING.model_copy(update={"ema": EmaSpec(decay=0.7)}), shards=TEXT)
 RAMP = {"from_sequences": 4, "at_steps": [10]}
+FOREST = "gradient-boosting"
 FROZEN = [{"parameters": ["*.bias"], "frozen": True}]
 
 
@@ -181,6 +182,14 @@ def test_a_setting_below_what_is_derived_or_at_rungs_decides_the_length_is_refus
     trees = {"recipe": [{"name": "gradient-boosting", "model": {"iterations": 5}}]}
     with pytest.raises(ConfigError, match="are to be of one length, and `recipe` varies"):
         drawn(trees, rungs=[40])
+    table = ShardSpec.model_validate({"encoder": {"kind": "tabular", "numeric": ["a"], "label": "y"}})
+    for name, choices in (("recipe.name", ["mlp", FOREST]), ("recipe", [{"name": "mlp"}, {"name": FOREST}])):
+        for own in ("mlp", FOREST):
+            recipe = RecipeSpec(name=own)
+            file = Configuration(training=TRAINING.model_copy(update={"recipe": recipe}), shards=table)
+            with pytest.raises(ConfigError, match=r"ends after \d+ (trees|steps), and the last rung is"):
+                drawn({name: choices}, file, rungs=[60])
+            assert len(drawn({name: choices}, file)) == 2
 
 
 def test_where_rows_validate_each_trial_has_them_looked_at_and_its_own_way_of_it() -> None:

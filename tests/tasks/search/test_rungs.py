@@ -19,7 +19,7 @@ from headway.tasks.search.rungs import (
     num_promoted,
     planned_steps,
     promoted,
-    require_past_warmup,
+    require_at_rungs,
     too_short,
 )
 from headway.training.config.optimizer import ScheduleSpec
@@ -97,11 +97,11 @@ def test_of_equal_trials_the_first_goes_on() -> None:
 def test_a_rung_within_the_warm_up_is_refused_with_the_arithmetic() -> None:
     training = TrainingSpec(max_steps=540, schedule=ScheduleSpec(warmup_steps=60))
     with pytest.raises(ConfigError, match=r"step 30, lies within the warm-up of 60 steps.*30 / 60 = 50% of its peak"):
-        require_past_warmup((30, 540), training)
+        require_at_rungs((30, 540), training)
     with pytest.raises(ConfigError, match="100%"):
-        require_past_warmup((60, 540), training)
-    require_past_warmup((61, 540), training)
-    require_past_warmup((540,), training)
+        require_at_rungs((60, 540), training)
+    require_at_rungs((61, 540), training)
+    require_at_rungs((540,), training)
 
 
 def test_a_rung_shorter_than_so_many_starts_is_named_with_the_arithmetic() -> None:

@@ -200,5 +200,9 @@ def test_datasets_that_are_mixed_in_are_to_be_encoded_like_a_trials_own(texts: T
     mixed = Configuration(training=TrainingSpec(order=mix), shards=texts.spec)
     weighted = texts.shards.settled(mixed.with_settings({"order.mix.0.weight": 3}))
     assert weighted.training.order.weights == [1, 3]
+    with pytest.raises(ConfigError, match="have to be encoded like it"):
+        mixed.with_settings({VOCABULARY: 312})
+    # Of another pipeline file, which no trial's settings made.
+    other = Configuration(training=TrainingSpec(), shards=texts.spec).with_settings({VOCABULARY: 312})
     with pytest.raises(ConfigError, match="cannot be mixed with"):
-        texts.shards.settled(mixed.with_settings({VOCABULARY: 312}))
+        texts.shards.settled(Configuration(training=mixed.training, shards=other.shards))
