@@ -7,7 +7,7 @@ source of today tells it, also where rows are split otherwise by now.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from headway.data_contracts.store.documents import Frozen, Json
 from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.rows.ranking_split import RankingSplit, ranking_split, ranking_splits
-from headway.tasks.rows.splitting_rule import splitting_rule
+from headway.tasks.rows.splitting_rule import key_type, splitting_rule
 from headway.tasks.rows.validation_split import ValidationSplit, validation_splits
 from headway.training.config.given_split import HELD_OUT, WHOLE_NUMBER, GivenSplit
 from headway.training.config.shards import ShardSpec
@@ -45,7 +45,7 @@ class RowsApart(Frozen):
     """By a given split: values of its column as texts, or globs; empty: any."""
 
     @cached_property
-    def _spec(self) -> ShardSpec:
+    def spec(self) -> ShardSpec:
         fields = {name: value for name, value in self.splitting.items() if name != "column" and value is not None}
         if self.splitting["split_by"] != "given":
             return ShardSpec.model_validate(fields)
@@ -57,11 +57,11 @@ class RowsApart(Frozen):
     @property
     def column(self) -> str | None:
         """Whose values decide; None: paths and numbers of rows do."""
-        return self._spec.split_key if self._spec.split is None else self._spec.split.column
+        return self.spec.split_key if self.spec.split is None else self.spec.split.column
 
     @property
     def setting(self) -> str:
-        return "shards.split_key" if self._spec.split is None else "shards.split.column"
+        return "shards.split_key" if self.spec.split is None else "shards.split.column"
 
     def mask(self, member: SourceRows, block: SourceBlock) -> Mask:
         """Which of a file's rows they are; (rows,).
@@ -79,7 +79,7 @@ class RowsApart(Frozen):
             ) from error
 
     def _mask(self, member: SourceRows, block: SourceBlock) -> Mask:
-        spec = self._spec
+        spec = self.spec
         if spec.split_key is not None and block.batch.schema.get_field_index(spec.split_key) >= 0:
             has_key: Mask = block.batch.column(spec.split_key).is_valid().to_numpy(zero_copy_only=False)
             if not has_key.all():  # a row without its key was in no split
@@ -92,12 +92,12 @@ class RowsApart(Frozen):
         return first & self._is_listed(member, block) if spec.split and self.listed else first
 
     def _first(self, member: SourceRows, block: SourceBlock, fraction: float) -> Mask:
-        return within_fraction(member, block.batch, block.row_numbers, self._spec, fraction)
+        return within_fraction(member, block.batch, block.row_numbers, self.spec, fraction)
 
     def _is_listed(self, member: SourceRows, block: SourceBlock) -> Mask:
         from headway.training.data.encode.source_columns import column_of, plain
 
-        split = self._spec.split
+        split = self.spec.split
         assert split is not None
         if split.column is None:
             return np.full(len(block.ids), split.of_path(member.path) == HELD_OUT)
@@ -147,22 +147,33 @@ def _of(recorded: RankingSplit | ValidationSplit) -> RowsApart:
     )
 
 
-def require_deciding_columns(workspace: Workspace, pipeline: str, shards: ShardSpec, columns: Collection[str]) -> None:
+def require_deciding_columns(
+    workspace: Workspace, pipeline: str, shards: ShardSpec, columns: Mapping[str, str]
+) -> None:
     """Raises `ConfigError`: rows that chose models cannot be told any more, and would judge.
 
     Args:
-        columns: of the source, by name.
+        columns: of the source, name to type.
     """
-    for each in rows_apart(workspace, pipeline, shards, 0.0):
-        if each.splitting == splitting_rule(shards):
-            continue  # sharding says it in its own words
-        if each.column is not None and each.column not in columns:
-            raise ConfigError(
-                f"rows that {each.did} of this pipeline while {each.setting} was {each.column!r} cannot be told any "
-                "more, and would judge its models: the source has no such column.",
-                where="shards",
-                advice=ADVICE,
-            )
+    for recorded in (*ranking_splits(workspace, pipeline), *validation_splits(workspace, pipeline)):
+        each = _of(recorded)
+        if each.column is None:
+            continue
+        if each.column not in columns:
+            if each.splitting == splitting_rule(shards):
+                continue  # sharding says it in its own words
+            was, now = repr(each.column), "the source has no such column"
+        else:
+            now = key_type(each.spec, columns)
+            if recorded.key_type in ("", now):
+                continue
+            was, now = f"{each.column!r} (of {recorded.key_type})", f"the column is of {now} now"
+        raise ConfigError(
+            f"rows that {each.did} of this pipeline while {each.setting} was {was} cannot be told any "
+            f"more, and would judge its models: {now}.",
+            where="shards",
+            advice=ADVICE,
+        )
 
 
 def any_of(apart: Sequence[RowsApart], member: SourceRows, block: SourceBlock) -> Mask:

@@ -8,15 +8,18 @@ refused, for a model that was chosen on some rows looks too good on them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+import operator
+from collections.abc import Collection, Iterator, Mapping
 from typing import ClassVar
+
+from pydantic import Field
 
 from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import Document, Json
 from headway.data_contracts.store.errors import ConfigError, RefConflict
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.context import RunContext
-from headway.tasks.rows.splitting_rule import splitting_rule
+from headway.tasks.rows.splitting_rule import key_type, splitting_rule
 from headway.training.config.given_split import matches
 from headway.training.config.shards import ShardSpec
 
@@ -33,13 +36,18 @@ class ValidationSplit(Document):
     """Of all rows, those with the last hashes; 0 of a given split."""
     listed: tuple[str, ...]
     """By a given split: values of its column as texts, or globs."""
+    key_type: str = Field(default="", exclude_if=operator.not_)
+    """As of `RankingSplit`."""
 
 
-def require_apart(context: RunContext, shards: ShardSpec, paths: Collection[str]) -> None:
+def require_apart(
+    context: RunContext, shards: ShardSpec, paths: Collection[str], columns: Mapping[str, str] = {}
+) -> None:
     """Write down which rows validate, before shards have them.
 
     Args:
         paths: of the source's files, which globs are held against.
+        columns: of the source, name to type.
 
     Raises:
         ConfigError: rows that have validated runs of this pipeline are to evaluate models.
@@ -51,6 +59,7 @@ def require_apart(context: RunContext, shards: ShardSpec, paths: Collection[str]
         splitting=splitting_rule(shards),
         fraction=shards.validation_fraction,
         listed=() if shards.split is None else tuple(map(str, shards.split.validation)),
+        key_type=key_type(shards, columns),
     )
     while (own.fraction or own.listed) and own not in _recorded(workspace, pipeline, shards):
         entry = refs.current(workspace, ref_of(pipeline))

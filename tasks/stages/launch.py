@@ -40,6 +40,7 @@ from headway.tasks.registry import model_refs
 from headway.tasks.registry.mlflow_store import require_own_files
 from headway.tasks.registry.track import SeriesShipper
 from headway.tasks.rows.label_unit import number_shape
+from headway.tasks.rows.set_apart import require_deciding_columns
 from headway.tasks.rows.validation_split import refuse_mixed
 from headway.tasks.stages.starting_point import ResolvedStart, record_start, resolve_start
 from headway.tasks.stages.training_watch import TrainingWatch
@@ -98,8 +99,8 @@ def continue_run(context: RunContext, now: TrainingSpec, spec: LaunchSpec, cut: 
         now: of the pipeline file; what of it decides no bit, this attempt goes by.
 
     Raises:
-        ConfigError: this version of Headway does not know its configuration any more, or its shards hold out rows that
-            have validated other runs since.
+        ConfigError: this version of Headway does not know its configuration any more, its shards hold out rows that
+            have validated other runs since, or which of their rows have chosen models cannot be told.
     """
     name = context.at.run = cut.sha256[:16]
     with current_run.abandoning_on_failure(context):
@@ -114,8 +115,9 @@ def continue_run(context: RunContext, now: TrainingSpec, spec: LaunchSpec, cut: 
                 where=context.pipeline,
                 advice="It is given up: the next retrain takes the newest data.",
             ) from error
-        paths = [file.path for file in context.workspace.load(shards.snapshot, Snapshot).files]
-        refuse_mixed(context.workspace, context.pipeline, split, paths)
+        taken = context.workspace.load(shards.snapshot, Snapshot)
+        refuse_mixed(context.workspace, context.pipeline, split, [file.path for file in taken.files])
+        require_deciding_columns(context.workspace, context.pipeline, split, taken.columns)
         context.ledger.event("run.carried_on", message=f"run {name}, started before, on its own code and data")
         return train(context, training, spec, ResolvedStart(run, ""), tracking_uri)
 

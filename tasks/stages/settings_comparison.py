@@ -15,7 +15,14 @@ from headway.tasks.search.configuration import SHARDS, Configuration
 from headway.tasks.search.trials_spec import Trial
 from headway.tasks.search.values import Settings
 from headway.tasks.stages.finalists import FinalistsVerdict, compare_finalists
-from headway.tasks.stages.trial_scores import PlannedTrial, Scoring, TrialResult, all_failed, rank_trials
+from headway.tasks.stages.trial_scores import (
+    PlannedTrial,
+    Scoring,
+    TrialResult,
+    all_failed,
+    columns_of,
+    rank_trials,
+)
 from headway.tasks.stages.trial_shards import TrialShards
 from headway.tasks.stages.trials import AT_ONCE, describe_trials, room_of, train_trials
 
@@ -101,7 +108,8 @@ def compare_settings(
     if others_pipeline != context.pipeline:
         # Whoever keeps the other retrains it under its own name, where these examples are to judge no model either.
         of_other = replace(context, pipeline=others_pipeline)
-        remember_ranking(of_other, scoring.evaluation.ranking_share, other.shards)
+        share, columns = scoring.evaluation.ranking_share, columns_of(context, manifest)
+        remember_ranking(of_other, share, other.shards, columns)
     ranked = rank_trials(context, scoring, trained)
     if all(each.error is not None for each in ranked):
         raise all_failed(context, ranked)

@@ -62,7 +62,7 @@ def shard(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Li
     """
     taken = context.workspace.load(snapshot, Snapshot)
     require_deciding_columns(context.workspace, context.pipeline, spec, taken.columns)
-    require_apart(context, spec, [file.path for file in taken.files])
+    require_apart(context, spec, [file.path for file in taken.files], taken.columns)
     _report_without_rows(context, spec, source, snapshot, receipt)
     fitted = current_fitted_state(context, spec, source, snapshot, receipt)
     link = shards_under(context, spec, source, snapshot, receipt, fitted)

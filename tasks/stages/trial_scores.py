@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from headway.data_contracts.sources.reading import SourceSpec
 from headway.data_contracts.store import stages
-from headway.data_contracts.store.documents import Document, Interval, Link, Sha256
+from headway.data_contracts.store.documents import Document, Interval, Link, RunSpec, Sha256, ShardManifest, Snapshot
 from headway.data_contracts.store.errors import ConfigError, HeadwayError, IntegrityError, TrainingFailed
 from headway.data_contracts.store.installation import version
 from headway.tasks.core.candidate import read_candidate
@@ -119,6 +119,12 @@ def all_failed(context: RunContext, results: Sequence[TrialResult]) -> HeadwayEr
     )
 
 
+def columns_of(context: RunContext, manifest: Link) -> dict[str, str]:
+    """Of the source that shards were made of, name to type."""
+    snapshot = context.workspace.load(manifest, ShardManifest).snapshot
+    return context.workspace.load(snapshot, Snapshot).columns
+
+
 def inputs_at_rung(evaluation: EvaluationSpec, step: int, checkpoint: Link) -> dict[str, Any]:
     # No code: the checkpoint goes with the next rung, and what has decided a promotion stays what decided it.
     return {"rung": step, "checkpoint": checkpoint.sha256, "spec": ranking_spec(evaluation)}
@@ -143,7 +149,8 @@ def rank_trials(
         like: of a trial that was scored before, and that these are compared with.
     """
     # Before anything is scored: a flow that dies in between has seen these examples all the same.
-    remember_ranking(context, scoring.evaluation.ranking_share, scoring.shards)
+    columns = columns_of(context, context.workspace.load(results[0].run, RunSpec).manifest)
+    remember_ranking(context, scoring.evaluation.ranking_share, scoring.shards, columns)
     bench = scoring.harness(context)
     scored = []
     for each in sorted(results, key=lambda each: each.trial.number):

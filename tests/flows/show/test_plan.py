@@ -135,9 +135,9 @@ def test_a_split_is_refused_under_which_nothing_tells_any_more_what_has_ranked(p
     workspace, shards = Workspace.create(str(project / "workspace")), load_pipeline(project / "tiny.yaml").shards
     by_key = {"split_by": "key", "split_key": "user"}
     with brief_context("tiny", workspace, project) as context:
-        remember_ranking(context, 0.5, shards.model_copy(update={"split_salt": "before"}))
+        remember_ranking(context, 0.5, shards.model_copy(update={"split_salt": "before"}), {})
         assert plan(project).stages, "by paths, which the source still has"
-        remember_ranking(context, 0.5, shards.model_copy(update=by_key))
+        remember_ranking(context, 0.5, shards.model_copy(update=by_key), {})
     with pytest.raises(ConfigError, match=r"ranked trials .* while shards\.split_key was 'user' cannot be told"):
         plan(project)
 

@@ -32,8 +32,8 @@ def test_what_ranked_trials_judges_no_more_when_the_share_is_lowered(days: Days)
     assert before.ranking and before.evaluation and not set(before.ranking) & set(before.evaluation)
     assert len(parts(days, SHARE / 2, shards).evaluation) > len(before.evaluation), "nothing has ranked yet"
 
-    remember_ranking(days.context, SHARE, shards_spec(TABLE))
-    remember_ranking(days.context, SHARE / 2, shards_spec(TABLE))
+    remember_ranking(days.context, SHARE, shards_spec(TABLE), {})
+    remember_ranking(days.context, SHARE / 2, shards_spec(TABLE), {})
     assert parts(days, SHARE, shards) == before
     fewer, none, more = (parts(days, share, shards) for share in (SHARE / 2, 0.0, 1.5 * SHARE))
     assert set(fewer.ranking) < set(before.ranking) and fewer.evaluation == before.evaluation
@@ -43,7 +43,7 @@ def test_what_ranked_trials_judges_no_more_when_the_share_is_lowered(days: Days)
 
 def test_neither_a_smaller_split_nor_another_one_gives_back_what_ranked(days: Days) -> None:
     days.write(**columns())
-    remember_ranking(days.context, SHARE, shards_spec(TABLE))
+    remember_ranking(days.context, SHARE, shards_spec(TABLE), {})
     _, smaller = shards_of(days, heldout_fraction=0.3 * SHARE)
     with pytest.raises(DataError, match=r"0 rank trials and 0 evaluate; [1-9]\d* ranked trials or"):
         parts(days, 0.0, smaller)
@@ -85,7 +85,7 @@ def test_of_a_given_split_a_share_ranks_and_what_ranked_judges_no_more_whatever_
     assert counts == {"train": 20, "heldout": 10}
     before = parts(days, SHARE, shards)
     assert before.ranking and before.evaluation and len(before.ranking) + len(before.evaluation) == 10
-    remember_ranking(days.context, SHARE, spec)
+    remember_ranking(days.context, SHARE, spec, {})
     assert parts(days, 0.0, shards) == Parts(ranking=[], evaluation=before.evaluation)
     _, more = given("test", "valid")
     wider = parts(days, 0.0, more)

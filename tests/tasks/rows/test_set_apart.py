@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from dataclasses import replace
 from typing import Any
@@ -37,6 +38,7 @@ RULES: list[dict[str, Any]] = [
     {"split": {}},
 ]
 PARTS = "abcd"
+COLUMNS = {"user": "int64", "account": "string", "part": "string", "part_number": "int64"}
 SHARES = st.sampled_from([0.1, 0.4, 0.7])
 LISTS = st.permutations(range(4)).flatmap(
     lambda parts: st.integers(1, 2).map(lambda n: {"heldout": parts[:n], "validation": parts[n:3], "train": parts[3:]})
@@ -139,7 +141,7 @@ def test_what_ranked_or_validated_judges_never_whatever_the_split_is_later(
         except ConfigError:
             continue  # no shards, and nothing judges
         if asked["ranks"] is not None:
-            remember_ranking(pipeline, asked["ranks"], spec)
+            remember_ranking(pipeline, asked["ranks"], spec, COLUMNS)
         manifest = ShardManifest.model_construct(spec=spec.identity)
         heldout, ranks, validates = sides(files, spec, asked["ranks"] or 0)
         chose |= ranks | validates
@@ -157,7 +159,7 @@ def test_nothing_is_set_apart_that_chose_nothing(context: RunContext) -> None:
         spec = spec_of(each)
         require_apart(context, spec, rows)
         if each["ranks"]:
-            remember_ranking(context, each["ranks"], spec)
+            remember_ranking(context, each["ranks"], spec, COLUMNS)
         _, ranks, validates = sides(rows, spec, each["ranks"] or 0)
         assert ranks or validates
         chose |= ranks | validates
@@ -169,7 +171,7 @@ def test_of_a_given_split_before_lists_were_recorded_all_rows_of_the_same_hashes
     context: RunContext,
 ) -> None:
     spec = spec_of(day(5, ranks=0.5))
-    remember_ranking(context, 0.5, spec)
+    remember_ranking(context, 0.5, spec, COLUMNS)
     (told,) = rows_apart(context.workspace, context.pipeline, spec, 0.0)
     recorded = RankingSplit(pipeline=context.pipeline, splitting=told.splitting, fraction=told.fraction)
     assert b"listed" not in recorded.to_bytes(), "documents of before keep their digests"
@@ -181,7 +183,7 @@ def test_of_a_given_split_before_lists_were_recorded_all_rows_of_the_same_hashes
 
 
 def test_a_row_whose_key_is_null_today_is_none_of_those_that_ranked(context: RunContext) -> None:
-    remember_ranking(context, 1.0, spec_of(day(3, heldout=0.7)))
+    remember_ranking(context, 1.0, spec_of(day(3, heldout=0.7)), COLUMNS)
     (told,) = rows_apart(context.workspace, context.pipeline, spec_of(day(1)), 0.0)
     users = pa.array([None if number % 2 else number for number in range(40)], pa.int64())
     whole = any_of((told,), *block_of("0.csv", 40, user=pa.array(range(40), pa.int64())))
@@ -193,19 +195,53 @@ def test_a_row_whose_key_is_null_today_is_none_of_those_that_ranked(context: Run
 
 @pytest.mark.parametrize("before", [RULES[3], RULES[5]])
 def test_a_split_is_refused_while_the_column_is_gone_that_tells_what_chose(context: RunContext, before: Any) -> None:
-    remember_ranking(context, 0.5, spec_of(day(RULES.index(before))))
+    remember_ranking(context, 0.5, spec_of(day(RULES.index(before))), COLUMNS)
     column = before.get("split_key") or before["split"]["column"]
-    require_deciding_columns(context.workspace, context.pipeline, spec_of(day(1)), {"a", column})
+    require_deciding_columns(context.workspace, context.pipeline, spec_of(day(1)), {"a": "double", column: "int8"})
     with pytest.raises(ConfigError, match=f"ranked trials .* was '{column}' cannot be told any more") as refused:
-        require_deciding_columns(context.workspace, context.pipeline, spec_of(day(1)), {"a"})
+        require_deciding_columns(context.workspace, context.pipeline, spec_of(day(1)), {"a": "double"})
     assert "Keep the column" in refused.value.advice
     own = spec_of(day(RULES.index(before)))
-    require_deciding_columns(context.workspace, context.pipeline, own, {"a"})  # sharding refuses it itself
+    require_deciding_columns(context.workspace, context.pipeline, own, {"a": "double"})  # sharding refuses it itself
+
+
+def test_a_key_whose_values_have_other_hashes_now_is_refused_under_every_split(context: RunContext) -> None:
+    by_user, by_row = spec_of(day(3, validates=0.4)), spec_of(day(1))
+    users = pa.array(range(40))
+    below = [
+        within_fraction(
+            *block_of("0.csv", 40, user=each)[:1], pa.record_batch({"user": each}), np.arange(40), by_user, 0.5
+        )
+        for each in (users, users.cast(pa.int8()), users.cast(pa.string()))
+    ]
+    assert np.array_equal(below[0], below[1]) and not np.array_equal(below[0], below[2])
+
+    def require(spec: ShardSpec, kind: str) -> None:
+        require_deciding_columns(context.workspace, context.pipeline, spec, {"user": kind})
+
+    require_apart(context, by_user, ())  # by an earlier version, which did not say
+    require(by_user, "string")
+    require_apart(context, by_user, (), COLUMNS)
+    remember_ranking(context, 0.5, by_user, COLUMNS)
+    for spec in (by_user, by_row):
+        require(spec, "int8")
+        with pytest.raises(ConfigError, match=r"'user' \(of whole numbers\) cannot be told any more.*is of string now"):
+            require(spec, "string")
+    when = spec_of(day(3)).model_copy(update={"split_key": "at"})
+    remember_ranking(context, 0.5, when, {"at": "timestamp[ns]"})
+    for kind, is_same in (("timestamp[ns, tz=UTC]", True), ("timestamp[us]", False)):
+        with (
+            contextlib.nullcontext()
+            if is_same
+            else pytest.raises(ConfigError, match=r"timestamp in ns.*timestamp in us")
+        ):
+            columns = {"user": "int64", "at": kind}
+            require_deciding_columns(context.workspace, context.pipeline, by_row, columns)
 
 
 @pytest.mark.parametrize("column", ["user", "part"])
 def test_a_column_that_became_another_type_is_refused_by_name(context: RunContext, column: str) -> None:
-    remember_ranking(context, 0.5, spec_of(day(3 if column == "user" else 5)))
+    remember_ranking(context, 0.5, spec_of(day(3 if column == "user" else 5)), COLUMNS)
     apart = rows_apart(context.workspace, context.pipeline, spec_of(day(1)), 0.0)
     with pytest.raises(DataError, match=f"which rows ranked trials .* was '{column}' cannot be told: .*double"):
         any_of(apart, *block_of("0.csv", 8, **{column: pa.array(np.arange(8.0))}))
@@ -216,10 +252,10 @@ def test_the_same_ranking_is_written_down_once(context: RunContext) -> None:
         return len(list(refs.history(context.workspace, ref_of(context.pipeline))))
 
     given_split = spec_of(day(5))
-    remember_ranking(context, 0.5, given_split)
+    remember_ranking(context, 0.5, given_split, COLUMNS)
     first = entries()
-    remember_ranking(context, 0.5, given_split)
-    remember_ranking(context, 0.2, given_split)
+    remember_ranking(context, 0.5, given_split, COLUMNS)
+    remember_ranking(context, 0.2, given_split, COLUMNS)
     assert entries() == first > 0
-    remember_ranking(context, 0.2, spec_of(day(5, heldout=[1])))
+    remember_ranking(context, 0.2, spec_of(day(5, heldout=[1])), COLUMNS)
     assert entries() > first, "of other values other rows rank"

@@ -368,7 +368,7 @@ def test_what_a_search_chose_is_evaluated_anew_where_its_report_was_made_on_exam
         return _own_report(context, evaluation, REGISTRY, made.checkpoint, report.compared_with)
 
     assert own_report(found, 0.0) == found.link, "nothing was chosen"
-    remember_ranking(context, 0.5, spec)
+    remember_ranking(context, 0.5, spec, {})
     assert own_report(found, 0.5) is None, "no one has told its examples apart"
     require_parts(context, 0.5, SOURCE, manifest)
     assert own_report(found, 0.5) is None, "some of its examples have ranked"
@@ -378,6 +378,6 @@ def test_what_a_search_chose_is_evaluated_anew_where_its_report_was_made_on_exam
     assert own_report(fewer, 0.5) == fewer.link
     parts_of(context, 0.2, SOURCE, shards)
     assert own_report(fewer, 0.2) == fewer.link, "what ranks is less, and all of it ranked before"
-    remember_ranking(context, 0.7, spec)
+    remember_ranking(context, 0.7, spec, {})
     parts_of(context, 0.7, SOURCE, shards)
     assert own_report(fewer, 0.9) is None

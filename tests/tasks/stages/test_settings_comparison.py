@@ -58,7 +58,7 @@ class Machine:
             results.append(TrialResult(planned=each, error=error))
         return results
 
-    def remember(self, context: Any, share: float, shards: Any) -> None:
+    def remember(self, context: Any, share: float, shards: Any, columns: Any) -> None:
         self.remembered.append(context.pipeline)
 
     def compare(self, context: Any, scoring: Any, *sides: Any) -> Any:
@@ -86,9 +86,8 @@ class Machine:
             patch.setattr(module, "rank_trials", lambda context, scoring, results: results)
             patch.setattr(module, "compare_finalists", self.compare)
             patch.setattr(module, "replace", lambda context, **fields: SimpleNamespace(**fields))
-            patch.setattr(
-                module, "remember_ranking", lambda context, share, shards: self.remembered.append(context.pipeline)
-            )
+            patch.setattr(module, "remember_ranking", self.remember)
+            patch.setattr(module, "columns_of", lambda context, manifest: {})
             patch.setattr(trial_shards, "num_training_rows", lambda context, manifest: NUM_ROWS)
             patch.setattr(trial_shards, "require_trainable", lambda *arguments: None)
             one, two = (Configuration(training=each, shards=shards) for each in (this, other))
