@@ -155,7 +155,9 @@ def require_deciding_columns(
     Args:
         columns: of the source, name to type.
     """
-    for recorded in (*ranking_splits(workspace, pipeline), *validation_splits(workspace, pipeline)):
+    for recorded in itertools.chain[RankingSplit | ValidationSplit](
+        ranking_splits(workspace, pipeline), validation_splits(workspace, pipeline)
+    ):
         each = _of(recorded)
         if each.column is None:
             continue

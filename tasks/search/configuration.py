@@ -183,9 +183,9 @@ def _changed(spec: Spec, settings: Mapping[str, Value], together: Mapping[str, V
         except KeyError as error:
             (branch,) = error.args
             raise ConfigError(
-                f"`{'.'.join(map(str, branch))}` is not said in `{section}`.",
+                f"`{'.'.join(map(str, branch))}` {_why_no_branch(values, branch) or f'is not said in `{section}`'}.",
                 where=f"{VARY}.{name}",
-                advice="Say that branch there; trials vary a setting of it.",
+                advice="Say a branch there; trials vary a setting of it.",
             ) from error
         for location, problem in not_numbers(model_type, plain(value), parts):
             where = f"{before}{'.'.join(map(str, location))}"
@@ -201,6 +201,16 @@ def _changed(spec: Spec, settings: Mapping[str, Value], together: Mapping[str, V
             where="trials",
             advice=f"It is so with {_listed(together)}.{unsaid}",
         ) from error
+
+
+def _why_no_branch(values: dict[str, Any], parts: Parts) -> str:
+    """As `put` found a section's values; empty: nothing stands there."""
+    with contextlib.suppress(KeyError):
+        value = value_at(values, parts)
+        if isinstance(value, list):
+            return "is a list, which varies as a whole, or by a setting of one of its parts"
+        return "" if value is None else "is a single value, with no settings below it"
+    return ""
 
 
 def value_at(values: Any, parts: Sequence[Part]) -> Any:

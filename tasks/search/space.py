@@ -133,6 +133,9 @@ class Space:
             for other, wanted in (each.when or {}).items():
                 _require_possible(varied, name, other, wanted)
         branches = {name: above for name in (*varied, *derive) if (above := _nearest_above(name, varied))}
+        for name, above in branches.items():
+            if not any(_has_place(name, above, choice) for choice in varied[above].values or ()):
+                raise ValueError(f"`{above}` varies and never has a place for `{name}`: leave one of the two out")
         for name in (*varied, *derive):
             if above := _nearest_above(name, derive):
                 raise ValueError(f"`{above}` is derived, so nothing below it is set: leave `{name}` out")
@@ -165,7 +168,7 @@ class Space:
     def _has_place(self, name: str, chosen: Mapping[str, Value]) -> bool:
         if (branch := self.branches.get(name)) is None:
             return True
-        return branch in chosen and has_place_for(chosen[branch], parts_of(name)[branch.count(".") + 1 :])
+        return branch in chosen and _has_place(name, branch, chosen[branch])
 
     def completed(self, chosen: Mapping[str, Value], of: Configuration) -> Settings:
         """The settings of a trial: those that vary there, then what follows from them.
@@ -280,6 +283,10 @@ def _all_above(name: str) -> Iterator[str]:
 
 def _nearest_above(name: str, among: Collection[str]) -> str | None:
     return next((each for each in _all_above(name) if each in among), None)
+
+
+def _has_place(name: str, branch: str, choice: Value) -> bool:
+    return has_place_for(choice, parts_of(name)[branch.count(".") + 1 :])
 
 
 def _require_possible(varied: Mapping[str, Varied], name: str, other: str, wanted: Scalar | Branch | Choices) -> None:

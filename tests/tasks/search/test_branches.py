@@ -165,6 +165,12 @@ def test_an_expression_reads_what_a_branch_holds_and_null_below_one_that_is_not_
         ({"shards.encoder": [{"vocab_size": 300}]}, "`kind` is missing.*Give `kind: byte-pair`"),
         ({"validation": [{"every_steps": 9}]}, r"shards keep none for it.*Give shards\.validation_fraction"),
         ({"batch_ramp.from_sequences": [4]}, r"at_steps.*The file has no `batch_ramp`: say it there, or vary it whole"),
+        ({"max_steps.x": [1]}, r"`max_steps` is a single value, with no settings below it"),
+        ({"seed.x": [1]}, r"`seed` varies and never has a place for `seed\.x`: leave one of the two out"),
+        ({"ema": [None], "ema.decay": [0.9]}, r"`ema` varies and never has a place for `ema\.decay`"),
+        ({"recipe.model.widths": [[8, 8]], "recipe.model.widths.0": [3]}, r"`recipe\.model\.widths` varies and never"),
+        ({"optimizer.groups.0": [{"parameters": ["*"]}]}, r"`optimizer\.groups` is a list, which varies as a whole"),
+        ({"optimizer.groups.3.lr_multiplier": [1]}, r"`optimizer\.groups\.3` is not said in `training`"),
         ({"ema": [{"decay": {"a": 1}}]}, r"ema\.decay: must be a number"),
     ],
 )

@@ -110,7 +110,7 @@ def test_an_integer_range_reaches_both_its_ends() -> None:
         ({"optimizer.lr": LR}, {}, r"trials\.vary\.optimizer\.lr: a range has no end.*draws: 16"),
         ({"optimizer.lr": [-0.1]}, {}, r"optimizer\.lr: must be greater than 0.*lr -0\.1"),
         ({"global_batch_sequences": [12]}, {}, "power of two.*It is so with global_batch_sequences 12"),
-        ({"max_steps.more": [1]}, {}, "`max_steps` is not said in `training`"),
+        ({"max_steps.more": [1]}, {}, "`max_steps` is a single value, with no settings"),
         ({"batch_ramp.from_sequences": [4]}, {}, "has no `batch_ramp`: say it there, or vary it whole"),
         ({"checkpoints.every_steps": [1, 2]}, {}, "`checkpoints` decides no bit.*would be one run.*how often to save"),
         ({"bucket_bytes": [4096, 8192]}, {}, r"`bucket_bytes` decides no bit.*Leave it out\.$"),
