@@ -19,7 +19,7 @@ from headway.data_contracts.store.documents import Frozen, Json
 from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.rows.ranking_split import RankingSplit, ranking_split, ranking_splits
-from headway.tasks.rows.splitting_rule import key_type, splitting_rule
+from headway.tasks.rows.splitting_rule import TRUTHS, key_type, spellings, splitting_rule
 from headway.tasks.rows.validation_split import ValidationSplit, validation_splits
 from headway.training.config.given_split import HELD_OUT, WHOLE_NUMBER, GivenSplit
 from headway.training.config.shards import ShardSpec
@@ -49,9 +49,10 @@ class RowsApart(Frozen):
         fields = {name: value for name, value in self.splitting.items() if name != "column" and value is not None}
         if self.splitting["split_by"] != "given":
             return ShardSpec.model_validate(fields)
-        # What is listed may be any of the values that read so. Where nothing is, hashes alone are asked.
-        values = itertools.chain.from_iterable(map(_spellings, self.listed or ("",)))
         column: Any = self.splitting["column"]
+        listed = self.listed or ("",)  # where nothing is, hashes alone are asked
+        # A value may be any that reads so; a glob is a text.
+        values = listed if column is None else itertools.chain.from_iterable(map(_values, listed))
         return ShardSpec(**fields, split=GivenSplit(column=column, heldout=tuple(values)))
 
     @property
@@ -105,12 +106,12 @@ class RowsApart(Frozen):
         return np.equal(codes, HELD_OUT)
 
 
-def _spellings(text: str) -> Iterator[str | int | bool]:
-    yield text
+def _values(text: str) -> Iterator[str | int | bool]:
+    yield from sorted(spellings(text))
     if WHOLE_NUMBER.fullmatch(text):
         yield int(text)
-    if text in ("True", "False"):
-        yield text == "True"
+    if text.lower() in TRUTHS:
+        yield text.lower() == "true"
 
 
 def rows_that_rank(pipeline: str, shards: ShardSpec, share: float) -> tuple[RowsApart, ...]:

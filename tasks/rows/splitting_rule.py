@@ -8,6 +8,7 @@ from headway.data_contracts.store.documents import Json
 from headway.data_contracts.types.column_types import INTEGER_NAMES
 from headway.training.config.shards import ShardSpec
 
+TRUTHS = {each: (each, each.capitalize(), each.upper()) for each in ("true", "false")}
 SHARES = ("heldout_fraction", "validation_fraction", "split")
 
 
@@ -29,3 +30,8 @@ def key_type(shards: ShardSpec, columns: Mapping[str, str]) -> str:
     return (
         "whole numbers" if name in INTEGER_NAMES else name.partition(", tz=")[0].removesuffix("]").replace("[", " in ")
     )
+
+
+def spellings(text: str) -> set[str]:
+    """Texts that a value of a given split may have, listed as this one: a truth is read from several."""
+    return {text, *TRUTHS.get(text.lower(), ())}

@@ -19,7 +19,7 @@ from headway.data_contracts.store.documents import Document, Json
 from headway.data_contracts.store.errors import ConfigError, RefConflict
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.context import RunContext
-from headway.tasks.rows.splitting_rule import key_type, splitting_rule
+from headway.tasks.rows.splitting_rule import key_type, spellings, splitting_rule
 from headway.training.config.given_split import matches
 from headway.training.config.shards import ShardSpec
 
@@ -83,7 +83,7 @@ def refuse_mixed(workspace: Workspace, pipeline: str, shards: ShardSpec, paths: 
     if split is None:
         return
     seen = {value for each in _recorded(workspace, pipeline, shards) for value in each.listed}
-    both = [str(value) for value in split.heldout if str(value) in seen]
+    both = [str(value) for value in split.heldout if spellings(str(value)) & seen]
     if split.column is None:
         heldout = [path for path in paths if any(matches(glob, path) for glob in split.heldout)]
         both = [path for path in heldout if any(matches(glob, path) for glob in seen)]

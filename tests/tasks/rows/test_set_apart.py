@@ -247,6 +247,30 @@ def test_a_column_that_became_another_type_is_refused_by_name(context: RunContex
         any_of(apart, *block_of("0.csv", 8, **{column: pa.array(np.arange(8.0))}))
 
 
+@pytest.mark.parametrize("before", [True, "true", "TRUE"])
+def test_truths_that_became_texts_and_texts_that_became_truths_are_told(context: RunContext, before: Any) -> None:
+    split = {"column": "part", "validation": [before], "others": "leave_out", "train": ["none"]}
+    chose = ShardSpec.model_validate({"encoder": TABLE, "split": {**split, "heldout": ["other"]}})
+    require_apart(context, chose, ())
+    (told,) = rows_apart(context.workspace, context.pipeline, spec_of(day(1)), 0.0)
+    for truth in (True, "True", "true"):
+        other = "false" if isinstance(truth, str) else False
+        found = any_of((told,), *block_of("0.csv", 4, part=pa.array([truth, other] * 2)))
+        assert found.tolist() == [True, False] * 2
+        holds_out = {**split, "validation": [], "heldout": [truth]}
+        with pytest.raises(ConfigError, match="validated runs of this pipeline, and would evaluate"):
+            require_apart(context, ShardSpec.model_validate({"encoder": TABLE, "split": holds_out}), ())
+
+
+def test_a_file_whose_name_is_a_number_is_named_by_a_glob_as_any_other(context: RunContext) -> None:
+    split = {"train": ["*.csv"], "heldout": ["7"], "validation": ["true"]}
+    spec = ShardSpec.model_validate({"encoder": TABLE, "split": split})
+    require_apart(context, spec, ())
+    remember_ranking(context, 0.999999, spec, COLUMNS)
+    apart = rows_apart(context.workspace, context.pipeline, spec_of(day(1)), 0.0)
+    assert rows_in(apart, {"7": 2, "true": 2, "0.csv": 2}) == {("7", 0), ("7", 1), ("true", 0), ("true", 1)}
+
+
 def test_the_same_ranking_is_written_down_once(context: RunContext) -> None:
     def entries() -> int:
         return len(list(refs.history(context.workspace, ref_of(context.pipeline))))
