@@ -187,7 +187,7 @@ ASKED = """
 from headway.flows.console.environment import prepare
 prepare()
 import json, logging, os
-import prefect
+import prefect.main
 from prefect.logging import configuration
 {first}
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME
