@@ -348,6 +348,7 @@ def _begin(told: dict[str, Any], given: list[int], tells_number: int, adopted: i
     _live_in(environment)
     tempfile.tempdir = None  # of another environment
     random.seed()
+    gc.callbacks.clear()  # of those who test
     gc.enable()
     if _is_one_of(STARTED_BY_COMMANDS | {*COMMANDS}, command):
         for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
@@ -492,8 +493,7 @@ def _import_prefect_when_it_is_asked() -> None:
         with arriving:
             if has_arrived:
                 return
-            has_arrived = True
-            SettingsContext.get = get  # type: ignore[method-assign]
+            has_arrived = True  # for this thread, which asks for settings in the midst of it; others wait
             for logger in loggers:
                 logger.removeHandler(awaited)
             before = dict(os.environ)
@@ -502,10 +502,11 @@ def _import_prefect_when_it_is_asked() -> None:
             for name in os.environ.keys() - before.keys():
                 del os.environ[name]
             os.environ.update(before)
+            SettingsContext.get = get  # type: ignore[method-assign]
 
-    def get_when_it_is_there(cls: type[SettingsContext]) -> SettingsContext | None:
+    def get_when_it_is_there(cls: type[SettingsContext]) -> Any:
         arrive()
-        return cls.get()
+        return get.__func__(cls)
 
     SettingsContext.get = classmethod(get_when_it_is_there)  # type: ignore[method-assign, assignment]
     awaited = _Awaited(arrive)
