@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import pkgutil
 import sysconfig
 from difflib import get_close_matches
-from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from headway.data_contracts.store.errors import ConfigError
@@ -61,7 +61,8 @@ def _package_folder(uri: str) -> Path:
     # A dotted name would import the packages above it.
     found = importlib.util.find_spec(name) if name.isidentifier() else None
     if found is None or not found.submodule_search_locations:
-        known = get_close_matches(name, ["stdlib", *packages_distributions()], n=1)
+        packages = [module.name for module in pkgutil.iter_modules() if module.ispkg]
+        known = get_close_matches(name, ["stdlib", *packages], n=1)
         hint = f"Did you mean 'python:{known[0]}'?" if known else "Is it installed?"
         raise ConfigError(
             "no such installed package.",

@@ -54,6 +54,12 @@ def test_an_unknown_package_is_a_mistake_that_shows_a_way_out(uri: str) -> None:
         place(uri)
 
 
+@pytest.mark.parametrize(("asked", "meant"), [("sklaern", "sklearn"), ("jsn/data", "json"), ("stdlb", "stdlib")])
+def test_of_a_misspelt_package_the_one_that_is_meant_is_named(asked: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"Did you mean 'python:{meant}'"):
+        place(f"python:{asked}")
+
+
 def test_a_package_is_no_way_to_other_folders() -> None:
     with pytest.raises(IntegrityError, match="leaves the workspace"):
         place("python:json/../../etc")
