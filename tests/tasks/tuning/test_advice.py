@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from headway.tasks.tuning.advice import Compiled, LearningRates, factors, evaluate_compiled, larger
+from headway.tasks.tuning.advice import Compiled, LearningRates, evaluate_compiled, factors, larger
 from headway.tasks.tuning.choice import Measured
 
 RATES = tuple(0.01 * each for each in factors())
