@@ -117,6 +117,17 @@ def test_it_goes_by_what_sqlite_reads_and_not_by_what_the_schema_is_called(
         pass
 
 
+TRIGGER = "CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM runs; END"
+
+
+def test_a_trigger_is_named_before_it_can_run_unless_it_is_known(tmp_path: Path) -> None:
+    path = made(tmp_path / "a.db", TRIGGER)
+    with pytest.raises(ValueError, match="the trigger t, which would be run"), plain_database(path, triggers=()):
+        pass
+    with plain_database(path, triggers=(TRIGGER,)), plain_database(made(tmp_path / "b.db"), triggers=()):
+        pass
+
+
 @pytest.mark.parametrize("is_link", [False, True])
 @pytest.mark.parametrize("ending", ["", *BESIDE])
 def test_a_pipe_keeps_nobody_waiting(tmp_path: Path, ending: str, is_link: bool) -> None:
