@@ -56,7 +56,7 @@ def plain_database(
         ValueError: something in it would be computed, or another file opened; it is named.
         sqlite3.Error: it cannot be read.
     """
-    file = file.resolve(strict=True)  # as SQLite does, which looks beside what a link leads to
+    file = Path(os.path.realpath(file, strict=True))  # as SQLite does, which looks beside what a link leads to
     require_regular(file, file.stat())
     for beside in (Path(f"{file}{ending}") for ending in BESIDE):
         if beside.exists():

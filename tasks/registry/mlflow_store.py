@@ -221,7 +221,7 @@ def connect(tracking_uri: str, *, must_exist: bool = False) -> MlflowClient:
 
 
 def _require_plain(database: Path) -> None:
-    """Raises `RegistryError`: whoever may write it would keep us waiting for ever, with a pipe, an endless view or trigger."""
+    """Raises `RegistryError`: whoever may write it would keep us waiting for ever, with a pipe or an endless view."""
     try:
         # Of a writer that was killed SQLite puts the database in order, as it will for MLflow.
         with plain_database(database, "rw", triggers=TRIGGERS):

@@ -49,6 +49,9 @@ def test_tables_are_read(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), plain_database(tmp_path / "none.db"):
         pass
     assert not (tmp_path / "none.db").exists()
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(OSError, match="symbolic links"), plain_database(tmp_path / "circle"):
+        pass
 
 
 @pytest.mark.process
