@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.file_systems import refuse_credentials
-from headway.data_contracts.store.places import confined
+from headway.data_contracts.store.places import at_home, confined, real
 from headway.data_contracts.tables.source_spec import SourceSpec
 
 PYTHON_SCHEME = "python:"
@@ -35,8 +35,8 @@ def resolve_base_uri(spec: SourceSpec, *, base: Path) -> str:
         return str(_package_folder(spec.uri))
     for scheme in LOCAL_SCHEMES:
         if spec.uri.startswith(scheme):
-            return str(Path(spec.uri.removeprefix(scheme)).resolve())
-    return spec.uri if "://" in spec.uri else str((base / Path(spec.uri).expanduser()).resolve())
+            return str(real(Path(spec.uri.removeprefix(scheme))))
+    return spec.uri if "://" in spec.uri else str(real(base / at_home(spec.uri)))
 
 
 def follows_links(spec: SourceSpec) -> bool:

@@ -65,7 +65,7 @@ def _refused(where: str, what: str, message: str) -> DataError:
     )
 
 
-def as_pattern(path: Path) -> str:
+def as_pattern(path: Path | str) -> str:
     """A glob that matches this path alone."""
     return re.sub(r"([*?\[])", r"[\1]", str(path))
 

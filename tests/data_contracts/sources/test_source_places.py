@@ -10,7 +10,7 @@ import pytest
 
 from headway.data_contracts.sources.locations import file_place, resolve_base_uri
 from headway.data_contracts.sources.reading import SourceSpec, take_snapshot
-from headway.data_contracts.store.errors import ConfigError, IntegrityError
+from headway.data_contracts.store.errors import ConfigError, DataError, IntegrityError
 from headway.data_contracts.tables.digest_cache import DigestCache
 
 
@@ -44,6 +44,14 @@ def test_scikit_learns_digits_are_a_source(tmp_path: Path) -> None:
     )
     snapshot = take_snapshot(spec, base=tmp_path, cache=DigestCache(tmp_path / "ws" / "digests"))
     assert (snapshot.num_rows, len(snapshot.columns)) == (1797, 65)
+
+
+@pytest.mark.parametrize("uri", ["circle", "circle/data", "~no-such-user/data", "file:///{base}/circle"])
+def test_a_place_that_leads_nowhere_is_no_folder(tmp_path: Path, uri: str) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    spec = SourceSpec(uri=uri.format(base=tmp_path))
+    with pytest.raises(DataError, match="there is no such folder"):
+        take_snapshot(spec, base=tmp_path, cache=DigestCache(tmp_path / "digests"))
 
 
 @pytest.mark.parametrize(
