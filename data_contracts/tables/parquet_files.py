@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.tables.schema import check_names
-from headway.data_contracts.tables.source_errors import not_parquet, refused_column, unreadable
+from headway.data_contracts.tables.source_errors import NO_TEXTS, not_parquet, refused_column, unreadable
 from headway.data_contracts.types.column_types import UnknownType, type_name
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _spelled_out(batch: pa.RecordBatch, where: str) -> Iterator[pa.RecordBatch]:
     """The rows with each value in its place, in slices of `BATCH_BYTES` where that makes many times more of them.
 
     Raises:
-        DataError: one row alone is too large.
+        DataError: one row alone is too large, or a text is not UTF-8.
     """
     import numpy as np
     import pyarrow as pa
@@ -159,10 +159,22 @@ def _spelled_out(batch: pa.RecordBatch, where: str) -> Iterator[pa.RecordBatch]:
         # Taken rather than sliced: a cast of lists spells out what lies beyond a slice, too.
         piece = batch.take(pa.array(range(first, fits), pa.int64())) if fits - first < batch.num_rows else batch
         columns = [
-            column.cast(plain[number]) if number in plain else column for number, column in enumerate(piece.columns)
+            _checked(column.cast(plain[number]), where, piece.schema.names[number]) if number in plain else column
+            for number, column in enumerate(piece.columns)
         ]
         yield pa.RecordBatch.from_arrays(columns, names=piece.schema.names)
         first = fits
+
+
+def _checked(texts: pa.Array, where: str, name: str) -> pa.Array:
+    import pyarrow as pa
+
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid as error:
+        reason, advice = NO_TEXTS
+        raise refused_column(where, name, reason, advice) from error
+    return texts
 
 
 def _plain(kind: pa.DataType) -> pa.DataType | None:

@@ -17,6 +17,19 @@ from headway.data_contracts.tables.parquet_files import BATCH_BYTES, MAX_EXPANSI
 
 pytestmark = pytest.mark.process
 
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_texts_that_are_not_utf_8_are_refused_by_their_column(tmp_path: Path, as_list: bool) -> None:
+    ends = np.array([0, 1, 3, 4], np.int32)
+    column = pa.Array.from_buffers(pa.string(), 3, [None, pa.py_buffer(ends), pa.py_buffer(b"a\xff\xfeb")])
+    if as_list:
+        column = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), column)
+    pq.write_table(pa.table({"n": [1, 2, 3], "text": column}), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=r"x\.parquet: column `text`: holds texts that are not UTF-8") as refused:
+        list(read_batches(tmp_path / "x.parquet", "x.parquet"))
+    assert "Write it as binary, or as UTF-8" in refused.value.advice
+
+
 NUM_ROWS = 60_000
 NUM_TRAPS = 20_000
 VALUE = "x" * 20_000
