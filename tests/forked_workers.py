@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import tempfile
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from _pytest.pathlib import import_path, module_name_from_path
 from headway.data_contracts.store.installation import HOME
 from headway.training.observe.import_closure import imports
 from tests import warm_programs
+from tests.huge_pages import into_huge_pages
 from tests.new_mlflow_tables import copy_tables_of
 from tests.program_ends import end_with
 
@@ -78,11 +80,16 @@ def _fork_workers(config: pytest.Config, listener: socket.socket, controller_end
     logging._handlerList.clear()  # type: ignore[attr-defined]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Those of a few files, and those of `unit`, hardly come so far that it pays.
-    if _import_tests(config) > MANY_FILES and "unit" not in config.option.markexpr.split():
+    it_pays = _import_tests(config) > MANY_FILES and "unit" not in config.option.markexpr.split()
+    if it_pays:
         _import_late()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks for exit codes
     gc.collect()
     gc.freeze()
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False  # or each fork would take torch's operators apart before it ends
+    if it_pays:
+        into_huge_pages()
     while controller_ends not in (ready := select.select([listener, controller_ends], [], [])[0]):
         assert ready == [listener]
         asking, _ = listener.accept()

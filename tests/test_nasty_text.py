@@ -11,6 +11,7 @@ import collections.abc
 import dataclasses
 import datetime
 import enum
+import functools
 import io
 import re
 import subprocess
@@ -126,6 +127,10 @@ DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
+hints_of = functools.cache(functools.partial(typing.get_type_hints, include_extras=True))
+"""Asked for thousands of times."""
+
+
 def filled(kind: Any, text: str) -> Any:
     """A value of a type, with a text in place of each of its strings, and of each key."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -158,7 +163,7 @@ def filled(kind: Any, text: str) -> Any:
     for simple, value in ((bool, True), (int, 3), (float, 1.5), (str, text)):
         if issubclass(kind, simple):
             return value
-    hints = typing.get_type_hints(kind, include_extras=True)
+    hints = hints_of(kind)
     if issubclass(kind, BaseModel):
         return kind.model_construct(**{name: filled(hints[name], text) for name in kind.model_fields})
     if dataclasses.is_dataclass(kind):

@@ -171,3 +171,47 @@ def test_helpers_are_forks_only_where_tests_say_so() -> None:
     there = run_program(command, timeout=DEADLINE_S).stdout
     assert there == f"{warm_programs._starter is not None}\n"
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def run_beside_prefect(code: str, home: Path) -> str:
+    """In an environment of its own, with a profile that names a server."""
+    (home / "profiles.toml").write_text('active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "http://a.profile/api"\n')
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "HEADWAY_"))}
+    environment = {**ours, "PREFECT_HOME": str(home), "PREFECT_LOGGING_LEVEL": "ERROR"}
+    done = run_program([sys.executable, "-c", code], env=environment, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+ASKED = """
+from headway.flows.console.environment import prepare
+prepare()
+import json, logging, os
+import prefect.main
+from prefect.logging import configuration
+{first}
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME
+loggers = [logging.getLogger(name) for name in (None, "prefect", "prefect.flow_runs", "prefect.server", "uvicorn")]
+print(json.dumps({{
+    "server": PREFECT_API_URL.value(),
+    "home": str(PREFECT_HOME.value()),
+    "loggers": [[each.level, [type(handler).__name__ for handler in each.handlers]] for each in loggers],
+    "console": [handler.level for handler in loggers[0].handlers],
+    "config": {{**configuration.PROCESS_LOGGING_CONFIG, "incremental": None}} == {{
+        **configuration.load_logging_config(configuration.DEFAULT_LOGGING_SETTINGS_PATH), "incremental": None
+    }},
+}}))
+"""
+
+
+@pytest.mark.parametrize(
+    "first", ["prefect.settings.get_current_settings()", "logging.getLogger('prefect.mine').critical('a word')"]
+)
+def test_prefect_has_the_settings_and_logs_of_the_environment_once_it_is_asked(tmp_path: Path, first: str) -> None:
+    """Whether the first that is asked of it is a setting or a word to log."""
+    found = json.loads(run_beside_prefect(ASKED.format(first=first), tmp_path))
+    assert found["server"] == "http://a.profile/api" and found["home"] == str(tmp_path)
+    console = ["PrefectConsoleHandler"]
+    assert found["loggers"] == [[30, console], [40, []], [0, ["APILogHandler"]], [30, []], [30, console]]
+    assert found["console"] == [50], "as Headway prepares it"
+    assert found["config"], "all of it is filled in as Prefect does"

@@ -36,10 +36,11 @@ import tempfile
 import termios
 import threading
 import types
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
+from unittest import mock
 
 from headway.flows.console.environment import prepare
 from headway.training.launch.base.process_tree import die_with_parent
@@ -121,6 +122,8 @@ class _Map(ctypes.Structure):
 
 _shown: list[object] = []
 """Memory that `/proc` reads; to be kept."""
+_kept: list[object] = []
+"""Modules that are hidden."""
 _environment_at = 0
 """Where in it the environment begins."""
 _starter: socket.socket | None = None
@@ -345,18 +348,20 @@ def _begin(told: dict[str, Any], given: list[int], tells_number: int, adopted: i
     _live_in(environment)
     tempfile.tempdir = None  # of another environment
     random.seed()
+    gc.callbacks.clear()  # of those who test
     gc.enable()
     if _is_one_of(STARTED_BY_COMMANDS | {*COMMANDS}, command):
         for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
-            del sys.modules[name]
+            _kept.append(sys.modules.pop(name))  # to free them takes longer than what most programs do
     if _is_one_of(COMMANDS, command):
         start_starter([])
         _forked = STARTED_BY_COMMANDS
     if _is_one_of(WITHOUT_PREFECT, command):
         logging.getLogger().handlers.clear()
+    elif "prefect.main" in sys.modules and _is_one_of(PREFECTS, command):
+        _import_prefect_anew()
     elif "prefect.main" in sys.modules:
-        _import_prefect_anew(is_prepared=not _is_one_of(PREFECTS, command))
-        _live_in(environment)  # a program of Headway's prepares its own, and others have no part in it
+        _import_prefect_when_it_is_asked()
     try:
         if _is_one_of({SUPERVISOR}, command):
             _run_until_replaced(told["arguments"])
@@ -395,7 +400,7 @@ def _run_until_replaced(arguments: list[str]) -> None:
     _hear_signals()
     _show(command, [f"{name}={value}" for name, value in environment.items()])
     _live_in(environment)
-    _import_prefect_anew(is_prepared=False)
+    _import_prefect_anew()
     _live_in(environment)
     _run_as_python_would(command[1:])
 
@@ -432,17 +437,84 @@ def _live_in(environment: dict[str, str]) -> None:
     )
 
 
-def _import_prefect_anew(is_prepared: bool) -> None:
+def _import_prefect_anew() -> None:
     """What its import takes from the environment: settings, and with them who logs what."""
     from prefect.context import refresh_global_settings_context
     from prefect.logging import configuration
+    from prefect.settings import get_current_settings
+    from prefect.settings.models.root import Settings
 
-    if is_prepared:
-        prepare()
     refresh_global_settings_context()
     configuration.PROCESS_LOGGING_CONFIG.clear()
     logging.getLogger().handlers.clear()
-    configuration.setup_logging()
+    write_down = Settings.to_environment_variables
+    with mock.patch.object(Settings, "to_environment_variables", lambda *_, **__: _Written(settings, write_down)):
+        settings = get_current_settings()
+        configuration.setup_logging()
+
+
+class _Written(dict[str, str]):
+    """Settings by their names. To write down all hundreds takes a seventh of a second; of these, logging needs few."""
+
+    def __init__(self, settings: Any, write_down: Callable[..., dict[str, str]]) -> None:
+        super().__init__(settings.logging.to_environment_variables(include_aliases=True))
+        self["PREFECT_INTERNAL_LOGGING_LEVEL"] = settings.internal.logging_level
+        self["PREFECT_SERVER_LOGGING_LEVEL"] = settings.server.logging_level
+        self._all = partial(write_down, settings, include_aliases=True)
+
+    def __missing__(self, name: str) -> str:
+        return self._all()[name]
+
+
+class _Awaited(logging.Handler):
+    """In place of Prefect's until somebody logs."""
+
+    def __init__(self, arrive: Callable[[], None]) -> None:
+        super().__init__()
+        self._arrive = arrive
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._arrive()
+        logging.getLogger(record.name).callHandlers(record)
+
+
+def _import_prefect_when_it_is_asked() -> None:
+    """Most programs never ask it for a setting and log nothing: for them it would be a quarter of a second of a core.
+
+    Its settings are those of a program of Headway's; one that is none has no part in what that prepares.
+    """
+    from prefect.context import SettingsContext
+    from prefect.logging import configuration
+
+    get, arriving, has_arrived = SettingsContext.__dict__["get"], threading.RLock(), False
+
+    def arrive() -> None:
+        nonlocal has_arrived
+        with arriving:
+            if has_arrived:
+                return
+            has_arrived = True  # for this thread, which asks for settings in the midst of it; others wait
+            for logger in loggers:
+                logger.removeHandler(awaited)
+            before = dict(os.environ)
+            prepare()
+            _import_prefect_anew()
+            for name in os.environ.keys() - before.keys():
+                del os.environ[name]
+            os.environ.update(before)
+            SettingsContext.get = get  # type: ignore[method-assign]
+
+    def get_when_it_is_there(cls: type[SettingsContext]) -> Any:
+        arrive()
+        return get.__func__(cls)
+
+    SettingsContext.get = classmethod(get_when_it_is_there)  # type: ignore[method-assign, assignment]
+    awaited = _Awaited(arrive)
+    names = configuration.PROCESS_LOGGING_CONFIG.get("loggers", {})
+    loggers = [logging.getLogger(), *map(logging.getLogger, names)]
+    for logger in loggers:
+        if logger.handlers or logger is logging.getLogger():
+            logger.handlers[:] = [awaited]
 
 
 def _writer(number: int) -> IO[str]:

@@ -253,8 +253,8 @@ def _constraints(constraints: Constraints, type_name: str) -> list[tuple[Kind, s
 
 
 def _elements_arguments(elements: Elements, type_name: str) -> dict[str, Any]:
-    is_float = family(type_name) == "list" and family(element_type(type_name)) == "float"
-    return elements.model_dump() | {"is_float": is_float}
+    of = element_type(type_name) if family(type_name) == "list" else ""
+    return elements.model_dump() | {"type": of, "is_float": bool(of) and family(of) == "float"}
 
 
 def _elements_text(elements: Elements) -> str:

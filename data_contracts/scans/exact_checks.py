@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import duckdb
@@ -67,6 +68,8 @@ def _bounds(expression: str, arguments: dict[str, Any], type_name: str = "int64"
 
 def bound_literal(bound: Any, type_name: str) -> str:
     """A bound as a literal that compares exactly with a column of this type."""
+    if type_name == "float":
+        return literal(nearest_float(bound, type_name))
     if not isinstance(bound, str):
         return _number(bound)
     if has_zone(type_name):
@@ -79,6 +82,11 @@ def bound_literal(bound: Any, type_name: str) -> str:
     return f"{literal(bound)}::{CASTS[family(type_name)].format(scale)}"
 
 
+def nearest_float(value: Any, type_name: str) -> float:
+    """The value of a column of floats that is next to what is written: 0.1 of 32 bits is another than of 64."""
+    return ctypes.c_float(float(value)).value if type_name == "float" else float(value)
+
+
 def _number(value: Any) -> str:
     """A whole number as an integer: beside a double, DuckDB would round a column of integers to doubles."""
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) < MAX_INTEGER
@@ -88,8 +96,9 @@ def _number(value: Any) -> str:
 def _elements_sql(column: str, arguments: dict[str, Any]) -> str:
     """An empty list holds; least and greatest element speak for all of them, NaN being the greatest."""
     least, greatest = f"list_min({column})", f"list_max({column})"
-    held = [] if arguments["min"] is None else [f"{least} >= {literal(arguments['min'])}"]
-    held += [] if arguments["max"] is None else [f"{greatest} <= {literal(arguments['max'])}"]
+    low, high, type_name = arguments["min"], arguments["max"], arguments["type"]
+    held = [] if low is None else [f"{least} >= {bound_literal(low, type_name)}"]
+    held += [] if high is None else [f"{greatest} <= {bound_literal(high, type_name)}"]
     if arguments["is_float"] and arguments["finite"]:
         held += [f"isfinite({least})", f"isfinite({greatest})"]
     elif arguments["is_float"] and held:

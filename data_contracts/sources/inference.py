@@ -14,6 +14,7 @@ from headway.data_contracts.sources.listing import list_local, list_remote
 from headway.data_contracts.sources.locations import LOCAL_SCHEMES, follows_links, resolve_base_uri
 from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.store.file_systems import file_system_of
+from headway.data_contracts.store.places import at_home
 from headway.data_contracts.tables.source_errors import reading_remote
 from headway.data_contracts.tables.source_spec import Format, SourceSpec
 from headway.data_contracts.types.report_text import count
@@ -123,7 +124,7 @@ def _split(data: str, base: Path) -> tuple[str, str]:
         folder, _, name = data.rstrip("/").rpartition("/")
         # A web server's own address is a page, and no file of a folder `http:/`.
         return (folder, name) if is_file and urlsplit(folder).netloc else (data, "")
-    local = Path(data.removeprefix("file://").removeprefix("local://")).expanduser()
+    local = at_home(data.removeprefix("file://").removeprefix("local://"))
     return (str(local.parent), local.name) if (base / local).is_file() else (data, "")
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import pkgutil
 import sysconfig
 from difflib import get_close_matches
-from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.file_systems import refuse_credentials
-from headway.data_contracts.store.places import confined
+from headway.data_contracts.store.places import at_home, confined, real
 from headway.data_contracts.tables.source_spec import SourceSpec
 
 PYTHON_SCHEME = "python:"
@@ -35,8 +35,8 @@ def resolve_base_uri(spec: SourceSpec, *, base: Path) -> str:
         return str(_package_folder(spec.uri))
     for scheme in LOCAL_SCHEMES:
         if spec.uri.startswith(scheme):
-            return str(Path(spec.uri.removeprefix(scheme)).resolve())
-    return spec.uri if "://" in spec.uri else str((base / Path(spec.uri).expanduser()).resolve())
+            return str(real(Path(spec.uri.removeprefix(scheme))))
+    return spec.uri if "://" in spec.uri else str(real(base / at_home(spec.uri)))
 
 
 def follows_links(spec: SourceSpec) -> bool:
@@ -61,7 +61,8 @@ def _package_folder(uri: str) -> Path:
     # A dotted name would import the packages above it.
     found = importlib.util.find_spec(name) if name.isidentifier() else None
     if found is None or not found.submodule_search_locations:
-        known = get_close_matches(name, ["stdlib", *packages_distributions()], n=1)
+        packages = [module.name for module in pkgutil.iter_modules() if module.ispkg]
+        known = get_close_matches(name, ["stdlib", *packages], n=1)
         hint = f"Did you mean 'python:{known[0]}'?" if known else "Is it installed?"
         raise ConfigError(
             "no such installed package.",

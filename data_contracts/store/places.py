@@ -103,6 +103,17 @@ def resolved(path: Path) -> Path:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from error
 
 
+def real(path: Path) -> Path:
+    """With symbolic links followed, as far as they lead anywhere; `stat` says what is wrong with those that do not."""
+    return Path(os.path.realpath(path))
+
+
+def at_home(path: str) -> Path:
+    """A path as a person writes it: `~` is a home, where there is such a user."""
+    # pathlib's own raises where there is none, as of a file whose name begins with `~`.
+    return Path(os.path.expanduser(path))  # noqa: PTH111
+
+
 def require_usable(place: Path) -> None:
     """A folder that is not there yet is fine: whoever writes makes it.
 

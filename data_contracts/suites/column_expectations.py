@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from headway.data_contracts.scans.column_figures import statistic_value
+from headway.data_contracts.scans.exact_checks import nearest_float
 from headway.data_contracts.scans.figures import Figure, Scalar, exact_sum
 from headway.data_contracts.scans.rows_database import ROWS
 from headway.data_contracts.suites.literals import (
@@ -37,46 +38,24 @@ def _within(expectation: GivenExpectation, value: Any, type_name: str) -> bool:
     # In Great Expectations, too, a missing figure and NaN are within no bounds.
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return False
-    low, high = (expectation.kwargs.get(name) for name in ("min_value", "max_value"))
-    # As exact numbers: doubles would call neighbouring integers equal beyond 2**53.
-    number = _exact(value)
-    if low is not None:
-        least = _exact(read_bound(low, type_name))
-        if number < least or (number == least and expectation.kwargs.get("strict_min")):
-            return False
-    if high is None:
-        return True
-    greatest = _exact(read_bound(high, type_name))
-    return bool(number < greatest or (number == greatest and not expectation.kwargs.get("strict_max")))
-
-
-def _exact(value: Any) -> Fraction | float:
-    """A figure, or a bound, so that they compare as doubles where one is a double."""
-    # A fraction holds every finite double exactly; an infinity has none.
-    return float(value) if isinstance(value, float) and math.isinf(value) else Fraction(value)
+    # A double is compared with the double next to what is written, and all else exactly: integers beyond 2**53, too.
+    low, high = (
+        None if (bound := expectation.kwargs.get(name)) is None else read_bound(bound, type_name)
+        for name in ("min_value", "max_value")
+    )
+    if isinstance(value, float):
+        low, high = (None if bound is None else nearest_float(bound, type_name) for bound in (low, high))
+    if low is not None and (value < low or (value == low and expectation.kwargs.get("strict_min"))):
+        return False
+    return high is None or bool(value < high or (value == high and not expectation.kwargs.get("strict_max")))
 
 
 def _bounded(expectation: GivenExpectation, type_name: str) -> None:
     require_order(expectation.kwargs.get("min_value"), expectation.kwargs.get("max_value"), type_name)
 
 
-def _as_double(expectation: GivenExpectation, value: Any) -> GivenExpectation:
-    """Bounds of a figure that is a double are the doubles next to what is written."""
-    kwargs = dict(expectation.kwargs)
-    for name in ("min_value", "max_value"):
-        if kwargs.get(name) is not None:
-            kwargs[name] = float(read_bound(kwargs[name], "double"))
-    return (
-        GivenExpectation(kwargs=kwargs, types=expectation.types, where=expectation.where)
-        if isinstance(value, float)
-        else expectation
-    )
-
-
 def _decided(expectation: GivenExpectation, value: Any, type_name: str) -> ExpectationResult:
-    return ExpectationResult(
-        passed=_within(_as_double(expectation, value) if type_name == "double" else expectation, value, type_name)
-    )
+    return ExpectationResult(passed=_within(expectation, value, type_name))
 
 
 def _limited(expectation: GivenExpectation, expression: str) -> str:
@@ -97,14 +76,13 @@ def _extreme(expectation: GivenExpectation, name: str) -> CompiledExpectation:
     _bounded(expectation, type_name)
     # Where a condition leaves rows out, they are null, and aggregates pass nulls by.
     selected = f"{name}({_limited(expectation, comparable_sql(expectation.column, type_name))})"
-    compared = "double" if family(type_name) == "float" else type_name
     if family(type_name) == "decimal":
         return CompiledExpectation(
-            answer=lambda asker: _decided(expectation, asker.row(f"SELECT {selected} FROM {ROWS}")[0], compared)
+            answer=lambda asker: _decided(expectation, asker.row(f"SELECT {selected} FROM {ROWS}")[0], type_name)
         )
     figure = Scalar(selected, merge="min" if name == "min" else "max")
     return CompiledExpectation(
-        answer=lambda asker: _decided(expectation, asker.totals([figure])[0], compared), figures=(figure,)
+        answer=lambda asker: _decided(expectation, asker.totals([figure])[0], type_name), figures=(figure,)
     )
 
 

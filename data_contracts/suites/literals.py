@@ -6,7 +6,8 @@ means, this does, and `tests/data_contracts/suites/test_suite_against_pandas.py`
 
 - a date or timestamp is given as ISO text, in sets as in bounds; with a zone exactly where the column has one;
 - a number beside a decimal column is the decimal that is written, not the double next to it;
-- integers are compared exactly, however large.
+- integers are compared exactly, however large;
+- a number beside a column of 32-bit floats is the one of them next to it, in sets as in bounds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from headway.data_contracts.scans.exact_checks import bound_literal
+from headway.data_contracts.scans.exact_checks import bound_literal, nearest_float
 from headway.data_contracts.scans.rows_database import literal
 from headway.data_contracts.types.type_families import family, has_zone
 
@@ -133,7 +134,7 @@ def bounds_sql(
     kind = family(type_name)
     given = ((low, ">" if strict_min else ">="), (high, "<" if strict_max else "<="))
     parts = [
-        _compared(expression, relation, read_bound(bound, type_name), kind)
+        _compared(expression, relation, read_bound(bound, type_name), type_name)
         for bound, relation in given
         if bound is not None
     ]
@@ -142,9 +143,10 @@ def bounds_sql(
     return " AND ".join(parts)
 
 
-def _compared(expression: str, relation: str, bound: Decimal | int | float, kind: str) -> str:
+def _compared(expression: str, relation: str, bound: Decimal | int | float, type_name: str) -> str:
+    kind = family(type_name)
     if kind == "float":
-        return f"{expression} {relation} {literal(float(bound))}"
+        return f"{expression} {relation} {literal(nearest_float(bound, type_name))}"
     if isinstance(bound, float):  # an infinity
         return "TRUE" if (bound > 0) is relation.startswith("<") else "FALSE"
     if kind == "decimal":
@@ -181,7 +183,7 @@ def set_sql(values: Iterable[Any], type_name: str) -> list[str]:
             if isinstance(value, str):
                 found[value] = literal(value)
         elif kind in NUMERIC:
-            if isinstance(value, int | float) and (member := _member(value, kind)) is not None:
+            if isinstance(value, int | float) and (member := _member(value, type_name)) is not None:
                 found[member[0]] = member[1]
         elif kind in ("date", "timestamp"):
             if isinstance(value, str):
@@ -197,12 +199,13 @@ def member_sql(column: str, type_name: str) -> str:
     return column if family(type_name) == "string" else comparable_sql(column, type_name)
 
 
-def _member(value: bool | int | float, kind: str) -> tuple[Any, str] | None:
+def _member(value: bool | int | float, type_name: str) -> tuple[Any, str] | None:
     """A number and its literal, as a column can hold it; None: it cannot."""
+    kind = family(type_name)
     if isinstance(value, int) and abs(value) > MAX_DOUBLE:
         return None
     if kind == "float":
-        number = float(value)
+        number = nearest_float(value, type_name)
         # NaN equals nothing, so it is no member.
         return None if math.isnan(number) else (number, literal(number))
     if isinstance(value, float) and not math.isfinite(value):

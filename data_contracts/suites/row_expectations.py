@@ -30,6 +30,9 @@ Functions = tuple[TextPredicate, ...]
 """What an expectation's SQL calls."""
 
 
+POSIX_CLASS = re.compile(r"\[[^\]]*(\[:\^?[a-z]+:\])")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GivenExpectation:
     """An expectation's arguments, in the columns that it meets.
@@ -158,6 +161,11 @@ def _found_sql(expectation: GivenExpectation, regex: Any) -> tuple[str, Function
     text = _text(expectation, "a regular expression")
     if not isinstance(regex, str):
         raise UnsupportedExpectation("the regular expression is no text")
+    # Great Expectations on pandas has RE2 read some expressions and Python others.
+    if (posix := POSIX_CLASS.search(regex)) is not None:
+        raise UnsupportedExpectation(
+            f"in {regex!r}, {posix[1]} is a class to RE2 and none to Python: write the characters, such as [A-Za-z]"
+        )
     try:
         # Compiled by Python first, which alone says whether it is an expression.
         re.compile(regex)
@@ -184,10 +192,19 @@ def _text(expectation: GivenExpectation, what: str) -> str:
 
 
 def lengths_be_between(expectation: GivenExpectation) -> CompiledExpectation:
+    _require_whole(expectation, "min_value", "max_value")
     return _values(expectation, bounds_of(expectation, f"length({_text(expectation, 'a length')})", "int64"))
 
 
+def _require_whole(expectation: GivenExpectation, *names: str) -> None:
+    # Great Expectations cuts the fraction off.
+    for value in map(expectation.kwargs.get, names):
+        if isinstance(value, float) and not value.is_integer():
+            raise UnsupportedExpectation(f"a length is a whole number, and {value:g} is none")
+
+
 def lengths_equal(expectation: GivenExpectation) -> CompiledExpectation:
+    _require_whole(expectation, "value")
     value = expectation.kwargs["value"]
     return _values(expectation, bounds_sql(f"length({_text(expectation, 'a length')})", "int64", value, value))
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _ROW, _COLUMN = re.compile(r"Row #(\d+)"), re.compile(r"CSV column #(\d+)")
 _KIND = re.compile(r"conversion error to ([^:]+):")
+ENCODED = "Say how it is written, such as `source.csv.encoding: cp1252`, or write the file in UTF-8."
 TYPE = "type in `source.column_types`; nulls are spelt as in `source.csv.nulls`."
 
 
@@ -61,8 +62,7 @@ def csv_names(path: Path, where: str, options: CsvOptions) -> list[str]:
         try:
             names: list[str] = reader.schema.names
         except UnicodeDecodeError:
-            advice = "Say how it is written, such as `source.csv.encoding: cp1252`, or write the file in UTF-8."
-            raise DataError("the header is not UTF-8.", where=where, advice=advice) from None
+            raise DataError("the header is not UTF-8.", where=where, advice=ENCODED) from None
     # What pandas writes before the first column: the number of each row, under no name. No rule could speak of it.
     named = names[1:] if options.has_header and len(names) > 1 and names[0] == "" else names
     check_names(where, named)
@@ -218,6 +218,9 @@ def _opened(
     try:
         with reading_table(where), opened(path, where) as stream:
             yield csv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
+    except UnicodeError:
+        # Raised by the decoder of encodings other than UTF-8, for a block of which no row is known yet.
+        raise DataError(f"it is not {options.encoding} to its end.", where=where, advice=ENCODED) from None
     except pa.ArrowException as error:
         # `from None`, because Arrow's message quotes the value, and a traceback would show it.
         names = _all_names(path, where, options) if types and _COLUMN.search(str(error)) else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import re
@@ -146,7 +147,7 @@ class _Types:
             data.decode()
             types = _schema_types(data, self._where, self._declared)
             widened = {name: _wider(place, name, self.found.get(name), kind) for name, kind in types.items()}
-        except (pa.ArrowException, UnicodeDecodeError, _TooDeep, _TwoTypes) as error:
+        except (pa.ArrowException, UnicodeDecodeError, _NoRows, _TwoTypes) as error:
             if len(lines) > 1:
                 middle = len(lines) // 2
                 self._fold(lines[:middle], offset)
@@ -184,7 +185,7 @@ class _Rows:
 
         try:
             found = list(_parse(block.data, self._wire, self._wanted))
-        except (pa.ArrowException, UnicodeDecodeError, _TooDeep):
+        except (pa.ArrowException, UnicodeDecodeError, _NoRows):
             whole = lines or _lines(block)
             places = self._bad_places(whole)
             if not places:
@@ -206,7 +207,7 @@ class _Rows:
             for _ in _parse(_joined(lines), self._wire, self._wanted):
                 pass
             return []
-        except (pa.ArrowException, UnicodeDecodeError, _TooDeep):
+        except (pa.ArrowException, UnicodeDecodeError, _NoRows):
             if len(lines) > 1:
                 middle = len(lines) // 2
                 first = self._bad_places(lines[:middle], offset)
@@ -223,8 +224,8 @@ class _Rows:
         return [offset]
 
 
-class _TooDeep(ValueError):
-    pass
+class _NoRows(ValueError):
+    """Lines that Arrow is not to be given, or of which it made something else than a row of each."""
 
 
 class _TwoTypes(DataError):
@@ -232,7 +233,7 @@ class _TwoTypes(DataError):
 
 
 def _refuse_deep(data: bytes) -> None:
-    """Raises `_TooDeep`: a line with more than `MAX_DEPTH` open brackets, which parsers meet by recursion."""
+    """Raises `_NoRows`: a line with more than `MAX_DEPTH` open brackets, which parsers meet by recursion."""
     import numpy as np
 
     array = np.frombuffer(data, np.uint8)
@@ -242,7 +243,7 @@ def _refuse_deep(data: bytes) -> None:
     # A line of few brackets cannot be deep, and to find that out is quick.
     num_by_line = np.bincount(np.searchsorted(np.flatnonzero(array == ord("\n")), opening))
     if num_by_line.max() > MAX_DEPTH and _depth(data) > MAX_DEPTH:
-        raise _TooDeep
+        raise _NoRows
 
 
 def _depth(data: bytes) -> int:
@@ -259,18 +260,45 @@ def _depth(data: bytes) -> int:
     return int((np.maximum.reduceat(depth, starts) - (depth - steps)[starts]).max())
 
 
+def _num_lines(data: bytes) -> int:
+    """How many lines are not blank.
+
+    Raises:
+        _NoRows: one of them begins with something else than an object. Arrow takes `null` for a row, or crashes.
+    """
+    import numpy as np
+
+    data = data.removeprefix(codecs.BOM_UTF8)
+    array = np.frombuffer(data, np.uint8)
+    starts = np.concatenate(([0], np.flatnonzero(array == ord("\n")) + 1))
+    starts = starts[starts < len(array)]
+    # Nearly always, and quick to see.
+    if (array[starts] == ord("{")).all():
+        return len(starts)
+    lines = [line for each in data.split(b"\n") if (line := each.strip())]
+    if not all(line.startswith(b"{") for line in lines):
+        raise _NoRows
+    return len(lines)
+
+
 def _joined(lines: list[JsonBlock]) -> bytes:
     return b"\n".join(line.data for line in lines)
 
 
 def _read(data: bytes, wire: pa.Schema, *, unexpected: str) -> pa.Table:
+    """Raises `_NoRows`: not each line is a row; `pa.ArrowException`, too."""
     from pyarrow import json as arrow_json
 
-    return arrow_json.read_json(
+    num_lines = _num_lines(data)
+    table = arrow_json.read_json(
         io.BytesIO(data),
         read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
         parse_options=arrow_json.ParseOptions(explicit_schema=wire, unexpected_field_behavior=unexpected),
     )
+    # Arrow reads one value after the other wherever lines end: rows would have other numbers than their lines.
+    if table.num_rows != num_lines:
+        raise _NoRows
+    return table
 
 
 def _parse(data: bytes, wire: pa.Schema, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.tables.schema import check_names
-from headway.data_contracts.tables.source_errors import not_parquet, refused_column, unreadable
+from headway.data_contracts.tables.source_errors import NO_TEXTS, not_parquet, refused_column, unreadable
 from headway.data_contracts.types.column_types import UnknownType, type_name
 
 if TYPE_CHECKING:
@@ -91,8 +92,10 @@ def columns_of(schema: pa.Schema, where: str) -> dict[str, str]:
     return found
 
 
-def read_batches(stream: Any, where: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+def read_batches(path: Path | str, where: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """All rows of a Parquet file in its order, in batches of about `BATCH_BYTES` where rows are of like size.
+
+    The last step counts them: rows of a file whose pages hold fewer come before the error that says so.
 
     Args:
         columns: those that are read; None: all.
@@ -106,26 +109,30 @@ def read_batches(stream: Any, where: str, columns: Sequence[str] | None = None) 
     # read as what they are stored as, which is their type here.
     options = {"buffer_size": READ_BUFFER_BYTES, "pre_buffer": False, "arrow_extensions_enabled": False}
     with reading(where):
-        with pq.ParquetFile(stream, **options) as file:
+        with pq.ParquetFile(path, **options) as file:
             leaves = [file.schema.column(number) for number in range(len(file.schema))]
             texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
-            batch_rows = _batch_rows(file.metadata, leaves)
+            batch_rows, num_missing = _batch_rows(file.metadata, leaves, path), file.metadata.num_rows
         # A value that many rows share stands in the file once: as it was written, so it is read.
-        with pq.ParquetFile(stream, **options, read_dictionary=texts) as file:
+        with pq.ParquetFile(path, **options, read_dictionary=texts) as file:
             groups = range(file.num_row_groups)
             # Each row group has dictionaries of its own, and Arrow makes no batch of lists over two of them.
             has_lists = any(leaf.max_repetition_level for leaf in leaves if leaf.path in texts)
             wanted = None if columns is None else list(columns)
             for some in [[group] for group in groups] if has_lists else [groups]:
                 for batch in file.iter_batches(batch_rows, list(some), columns=wanted, use_threads=False):
+                    num_missing -= batch.num_rows
                     yield from _spelled_out(batch, where)
+    # A column whose pages end early ends Arrow's batches without a word.
+    if num_missing:
+        raise not_parquet(where)
 
 
 def _spelled_out(batch: pa.RecordBatch, where: str) -> Iterator[pa.RecordBatch]:
     """The rows with each value in its place, in slices of `BATCH_BYTES` where that makes many times more of them.
 
     Raises:
-        DataError: one row alone is too large.
+        DataError: one row alone is too large, or a text is not UTF-8.
     """
     import numpy as np
     import pyarrow as pa
@@ -152,10 +159,22 @@ def _spelled_out(batch: pa.RecordBatch, where: str) -> Iterator[pa.RecordBatch]:
         # Taken rather than sliced: a cast of lists spells out what lies beyond a slice, too.
         piece = batch.take(pa.array(range(first, fits), pa.int64())) if fits - first < batch.num_rows else batch
         columns = [
-            column.cast(plain[number]) if number in plain else column for number, column in enumerate(piece.columns)
+            _checked(column.cast(plain[number]), where, piece.schema.names[number]) if number in plain else column
+            for number, column in enumerate(piece.columns)
         ]
         yield pa.RecordBatch.from_arrays(columns, names=piece.schema.names)
         first = fits
+
+
+def _checked(texts: pa.Array, where: str, name: str) -> pa.Array:
+    import pyarrow as pa
+
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid as error:
+        reason, advice = NO_TEXTS
+        raise refused_column(where, name, reason, advice) from error
+    return texts
 
 
 def _plain(kind: pa.DataType) -> pa.DataType | None:
@@ -196,20 +215,43 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(first, num_rows)
 
 
-def _batch_rows(metadata: Any, leaves: Sequence[Any]) -> int:
+def _batch_rows(metadata: Any, leaves: Sequence[Any], path: Path | str) -> int:
     """How many rows take about `BATCH_BYTES`, as far as footers say.
 
     A row group's size is that of encoded values: of lists' and of wide ones, their number is the better measure.
     """
-    counted = {
-        number: leaf.length or WIDTHS_BYTES.get(leaf.physical_type, 1)
-        for number, leaf in enumerate(leaves)
-        if leaf.max_repetition_level or leaf.physical_type == "FIXED_LEN_BYTE_ARRAY"
-    }
-    size_bytes = 0
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        values_bytes = sum(width * group.column(number).num_values for number, width in counted.items())
-        # Sizes are the footer's own word too, and may be below 0.
-        size_bytes += max(0, group.total_byte_size, values_bytes)
+    widths = [leaf.length or WIDTHS_BYTES.get(leaf.physical_type, 1) for leaf in leaves]
+    listed = [number for number, leaf in enumerate(leaves) if leaf.max_repetition_level]
+    num_values = _num_values(path) if listed else {}
+    values_bytes = sum(widths[number] * num_values.get(number, 0) for number in listed)
+    values_bytes += metadata.num_rows * sum(
+        width
+        for leaf, width in zip(leaves, widths, strict=True)
+        if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" and not leaf.max_repetition_level
+    )
+    # Sizes are the footer's own word too, and may be below 0.
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    size_bytes = max(sum(max(0, group.total_byte_size) for group in groups), values_bytes)
     row_bytes = size_bytes // max(1, metadata.num_rows) + 1
     return int(max(1, min(MAX_BATCH_ROWS, BATCH_BYTES // row_bytes)))
+
+
+def _num_values(path: Path | str) -> dict[int, int]:
+    """Of each leaf, as the footer says.
+
+    Raises:
+        pa.ArrowInvalid: the footer is damaged.
+    """
+    import duckdb
+    import pyarrow as pa
+
+    from headway.data_contracts.tables.readable_files import as_pattern
+
+    # Not of Arrow: to ask it for a column chunk whose statistics are damaged aborts the process.
+    summed = "SELECT column_id, sum(greatest(num_values, 0)) FROM parquet_metadata(?) GROUP BY column_id"
+    try:
+        with duckdb.connect(config={"threads": 1}) as connection:
+            found = connection.execute(summed, [as_pattern(path)]).fetchall()
+    except duckdb.Error as error:
+        raise pa.ArrowInvalid("the footer is damaged") from error
+    return {int(number): int(total) for number, total in found}

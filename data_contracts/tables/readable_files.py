@@ -9,10 +9,11 @@ import duckdb
 
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.tables.rows_files import RowsFiles
+from headway.data_contracts.tables.source_errors import NO_TEXTS
 
 REASONS = (
     ("encrypt", "is encrypted, and no key can be given", "Write it without encryption."),
-    ("invalid string encoding", "holds texts that are not UTF-8", "Write it as binary, or as UTF-8."),
+    ("invalid string encoding", *NO_TEXTS),
     (
         "encoding",
         "is written in an encoding that the contract engine cannot read",
@@ -65,7 +66,7 @@ def _refused(where: str, what: str, message: str) -> DataError:
     )
 
 
-def as_pattern(path: Path) -> str:
+def as_pattern(path: Path | str) -> str:
     """A glob that matches this path alone."""
     return re.sub(r"([*?\[])", r"[\1]", str(path))
 

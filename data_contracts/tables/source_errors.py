@@ -92,6 +92,10 @@ def not_parquet(where: str) -> DataError:
     )
 
 
+NO_TEXTS = "holds texts that are not UTF-8", "Write it as binary, or as UTF-8."
+"""Of a column: what is wrong, and what to do."""
+
+
 def refused_column(where: str, column: str, reason: str, advice: str = "") -> DataError:
     return DataError(f"column `{column}`: {reason}.", where=where, advice=advice)
 

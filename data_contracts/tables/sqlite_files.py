@@ -1,8 +1,9 @@
 """Databases of SQLite that others may have written: files and no pipes, of tables that compute nothing when they are
 read. Standard library only.
 
-A view may select without end, and a generated column hold a thread in one call that no deadline of ours ends. Triggers
-and columns that are generated as rows are written are left alone: MLflow has some, and reading computes neither.
+A view may select without end, and a generated column hold a thread in one call that no deadline of ours ends. So may a
+trigger as rows are written: whoever writes says which are known. Columns that are generated then, and constraints, are
+left alone: MLflow has some, and reading computes neither.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
@@ -33,20 +34,29 @@ select 'generated column ' || its.name || '.' || columns.name
 from pragma_table_list as its, pragma_table_xinfo(its.name) as columns where its.schema = 'main' and columns.hidden = 2
 limit 1
 """
+# As SQLite writes them, whatever the statement was; before 3.40 it runs a trigger that calls itself a table. So what
+# begins otherwise is a trigger: views and virtual tables have been refused by then.
+_TRIGGERS = """
+select name, sql from sqlite_master where sql is not null
+and not (sql like 'CREATE TABLE %' or sql like 'CREATE INDEX %' or sql like 'CREATE UNIQUE INDEX %')
+"""
 
 
 @contextlib.contextmanager
-def plain_database(file: Path, mode: Literal["ro", "rw"] = "ro") -> Iterator[sqlite3.Connection]:
+def plain_database(
+    file: Path, mode: Literal["ro", "rw"] = "ro", *, triggers: Collection[str] | None = None
+) -> Iterator[sqlite3.Connection]:
     """
     Args:
         mode: one that was written to when its writer was killed is put in order by `rw` alone.
+        triggers: the statements of those that it may have; None: any, for who reads alone.
 
     Raises:
         OSError: it is missing; it, or what lies beside it under a name that SQLite would open, is no regular file.
         ValueError: something in it would be computed, or another file opened; it is named.
         sqlite3.Error: it cannot be read.
     """
-    file = file.resolve(strict=True)  # as SQLite does, which looks beside what a link leads to
+    file = Path(os.path.realpath(file, strict=True))  # as SQLite does, which looks beside what a link leads to
     require_regular(file, file.stat())
     for beside in (Path(f"{file}{ending}") for ending in BESIDE):
         if beside.exists():
@@ -59,6 +69,10 @@ def plain_database(file: Path, mode: Literal["ro", "rw"] = "ro") -> Iterator[sql
         found = connection.execute(_COMPUTED).fetchall() if sqlite3.sqlite_version_info >= KNOWS_TABLES else []
         for (what,) in found:
             raise ValueError(f"it has the {what}, which would be computed when it is read")
+        if triggers is not None:
+            for name, statement in connection.execute(_TRIGGERS).fetchall():
+                if statement not in triggers:
+                    raise ValueError(f"it has the trigger {name}, which would be run when it is written")
         yield connection
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from rich.table import Table
 
 from headway.data_contracts.store.documents import Link, Registration, RunSpec
-from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
 from headway.data_contracts.store.plain_text import one_line
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.pipeline_file import PipelineFile, pipeline_file
@@ -55,9 +55,9 @@ def compare_versions(
     if resolved[0][2] == resolved[1][2]:
         raise ConfigError("both names mean the same version.", where=f"{first} and {second}")
     page = Path(out) if out else None
-    # Asked now, and not after minutes of scoring.
-    if page is not None and page.exists():
-        raise ConfigError("it is there already, and nothing is overwritten.", where=str(page), advice="Name another.")
+    if page is not None:
+        # Asked now, and not after minutes of scoring.
+        require_new(page)
     file = _pipeline(workspace, pipeline, resolved[1][2])
     with brief_context(file.spec.pipeline, workspace, file.path.parent) as context:
         bench = ScoringHarness(
@@ -78,8 +78,28 @@ def compare_versions(
     if page is not None:
         curves = [(each.name, read_curve(workspace, each.checkpoint)) for each in versions]
         known = [(name, curve) for name, curve in curves if curve is not None]
-        page.write_text(render_html(found, known, time.time()), encoding="utf-8")
+        write_new(page, render_html(found, known, time.time()))
     return CompareReport(comparison=found, page="" if page is None else str(page.resolve()))
+
+
+def require_new(page: Path) -> None:
+    """Raises `ConfigError`: it is there already, a link that leads nowhere too, or its folder is not."""
+    if page.exists() or page.is_symlink():
+        raise ConfigError("it is there already, and nothing is overwritten.", where=str(page), advice="Name another.")
+    if not page.parent.is_dir():
+        raise ConfigError("there is no such folder.", where=str(page.parent), advice="Make it, or name another --out.")
+
+
+def write_new(page: Path, text: str) -> None:
+    """Errors as of `require_new`. Raises `EnvironmentProblem`, too: it cannot be written."""
+    try:
+        with page.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        require_new(page)
+        raise
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot be written ({error.strerror}).", where=str(page)) from error
 
 
 def _uri(name: str) -> str:

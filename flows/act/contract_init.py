@@ -27,6 +27,7 @@ from headway.data_contracts.sources.inference import TABLES, GuessedSource, gues
 from headway.data_contracts.sources.reading import rows_files, take_snapshot
 from headway.data_contracts.store.documents import Snapshot
 from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.data_contracts.store.places import at_home, real
 from headway.data_contracts.store.plain_text import one_line
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.data_contracts.types.report_text import count
@@ -137,9 +138,7 @@ def write_draft(
     if name:
         require_name(name, where=f"--name {name!r}")
     workspace = default_workspace() if project is None else str(project / "workspace")
-    found = guess_source(
-        data, base=base, given=given, workspace=None if "://" in workspace else (base / workspace).resolve()
-    )
+    found = guess_source(data, base=base, given=given, workspace=None if "://" in workspace else real(base / workspace))
     name = name or slug(found.only_file or data)
     contract = base / (out or f"{name}.contract.yaml")
     pipeline = contract.with_name(f"{contract.name.removesuffix('.yaml').removesuffix('.contract')}.pipeline.yaml")
@@ -149,7 +148,7 @@ def write_draft(
     snapshot, profile, encoder, leaks, class_rows = _profile(found, base, label)
     seen = _describe_source(data, snapshot)
     is_text = not found.spec.is_table
-    beside = _beside(found, base, pipeline.parent.resolve(), (project or pipeline.parent).resolve())
+    beside = _beside(found, base, real(pipeline.parent), real(project or pipeline.parent))
     excluded = excluded_columns(profile, encoder, leaks, types_are_declared=found.spec.is_text_table)
     pipeline_text = draft_pipeline(
         beside,
@@ -293,7 +292,7 @@ def _beside(found: GuessedSource, base: Path, folder: Path, project: Path) -> Gu
     # A scheme: a URI means the same place from every folder.
     if ":" in uri.partition("/")[0]:
         return found
-    place = (base / Path(uri).expanduser()).resolve()
+    place = real(base / at_home(uri))
     short = os.path.relpath(place, folder) if place.is_relative_to(project) else str(place)
     return found._replace(spec=found.spec.model_copy(update={"uri": short}))
 

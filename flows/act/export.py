@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from headway.data_contracts.store.documents import Registration
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, IntegrityError
+from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.registry import model_refs
 from headway.tasks.registry.model_export import ARTIFACTS, name_in_model
@@ -40,19 +40,21 @@ def export_model(model_uri: str, workspace_uri: str, out: Path) -> list[Path]:
             where=model_uri,
             advice="Retrain to register a version that has them; its graph is in MLflow.",
         )
-    partial = out.with_name(f".{out.name}.partial")
     try:
-        # What an export that was killed left there.
-        shutil.rmtree(partial, ignore_errors=True)
-        for name, file in chosen.items():
-            workspace.copy_out(file, partial / name.removeprefix(f"{WEIGHTS}/").removeprefix(f"{ARTIFACTS}/"))
-        if (graph := chosen.get(f"{ARTIFACTS}/{GRAPH}")) is not None:
-            # Whoever is given the folder loads it without Headway's check.
-            require_safe_graph(partial / GRAPH, graph.path)
-        (partial / exported_model.FILE).write_bytes(exported_model.exported_model(workspace, version, link).to_bytes())
-        partial.rename(out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        # Of a drawn name: under one that can be guessed, another user of a shared folder could have put a link, or a
+        # folder whose files are still theirs once they are checked.
+        with scratch_folder("headway-export-", inside=out.parent) as scratch:
+            partial = scratch / "model"
+            for name, file in chosen.items():
+                workspace.copy_out(file, partial / name.removeprefix(f"{WEIGHTS}/").removeprefix(f"{ARTIFACTS}/"))
+            if (graph := chosen.get(f"{ARTIFACTS}/{GRAPH}")) is not None:
+                # Whoever is given the folder loads it without Headway's check.
+                require_safe_graph(partial / GRAPH, graph.path)
+            (partial / exported_model.FILE).write_bytes(
+                exported_model.exported_model(workspace, version, link).to_bytes()
+            )
+            partial.rename(out)
     except OSError as error:
         raise EnvironmentProblem(f"cannot be written ({error.strerror}).", where=str(out)) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return sorted(path for path in out.iterdir())

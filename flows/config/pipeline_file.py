@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.places import real
 from headway.data_contracts.suites.contract_file import using_contract_files
 from headway.data_contracts.types.strict_yaml import parse_yaml, read_text
 from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
@@ -65,8 +66,8 @@ def named_pipeline(file: Path) -> str | None:
 def same_named(path: Path, pipeline: str, project: Path) -> list[Path]:
     """Other files beside a pipeline file, or of its project, that say the same under `pipeline:`."""
     beside = itertools.islice(path.parent.glob("*.yaml"), MOST_BESIDE)
-    found = {each.resolve() for each in (*beside, *project.glob(f"*{OF_A_PIPELINE}"), *pipeline_files(project))}
-    return sorted(each for each in found - {path.resolve()} if named_pipeline(each) == pipeline)
+    found = {real(each) for each in (*beside, *project.glob(f"*{OF_A_PIPELINE}"), *pipeline_files(project))}
+    return sorted(each for each in found - {real(path)} if named_pipeline(each) == pipeline)
 
 
 def shared_name(path: Path, pipeline: str, others: Sequence[Path]) -> ConfigError:

@@ -15,6 +15,7 @@ from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.file_systems import CREDENTIALS
 from headway.data_contracts.store.installation import HOME
+from headway.data_contracts.store.places import real
 from headway.data_contracts.types.strict_yaml import not_utf8, parse_yaml_model, read_text, refused_at, refused_values
 from headway.flows.config.cost_bound import CostBoundSpec
 from headway.flows.config.job_class import JobClass
@@ -234,7 +235,7 @@ def load_pipeline(path: Path) -> PipelineSpec:
         raise ConfigError(
             "the contract's file does not exist.",
             where=f"{path}: contract",
-            advice=f"Looked for {(path.parent / spec.contract).resolve()}.",
+            advice=f"Looked for {real(path.parent / spec.contract)}.",
         )
     if spec.trials is not None:
         _check_trials(spec, spec.trials, path, world_size)

@@ -24,6 +24,7 @@ from headway.data_contracts.sources.stores import ListedFile, open_store
 from headway.data_contracts.store.digests import sha256_bytes
 from headway.data_contracts.store.documents import Snapshot
 from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.store.places import real
 from headway.data_contracts.suites.contract_file import read_contract_file
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.data_contracts.tables.file_cache import FileCache
@@ -74,7 +75,7 @@ def make_small_project(pipeline: PipelineSpec, file: Path, scratch: Path, *, ste
     for neighbour in file.parent.iterdir():
         if neighbour.suffix == ".py" or (neighbour / "__init__.py").is_file():
             # Links, not copies: packages may be large, and are only read.
-            (folder / neighbour.name).symlink_to(neighbour.resolve())
+            (folder / neighbour.name).symlink_to(real(neighbour))
     small = smaller(pipeline, subset, steps)
     (folder / file.name).write_text(yaml.safe_dump(small.model_dump(mode="json"), sort_keys=False))
     dropped = _write_contract(file.parent / pipeline.contract, folder / small.contract, is_all=subset.is_all)
@@ -142,7 +143,7 @@ def _write_contract(contract_file: Path, where: Path, *, is_all: bool) -> list[s
     excluded = [key for key in (AGE, *(() if is_all else OF_ALL_DATA)) if contract.pop(key, None)]
     if "suite" in contract:
         # Its path is relative to the contract, which is written elsewhere here.
-        contract["suite"] = str((contract_file.parent / contract["suite"]).resolve())
+        contract["suite"] = str(real(contract_file.parent / contract["suite"]))
     if not is_all:
         contract["quarantine_limit_ratio"] = 1.0  # a part may have more of such rows than the whole
     where.write_text(yaml.safe_dump(contract, sort_keys=False, allow_unicode=True))

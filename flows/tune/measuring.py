@@ -159,9 +159,9 @@ class Tuner:
         # A batch that grows begins with whole micro-batches.
         return list(takewhile(lambda each: self._can_be_set(micro_batch_sequences=each), sizes))
 
-    def _can_be_set(self, **said: int) -> bool:
+    def _can_be_set(self, **settings: int) -> bool:
         try:
-            wanted = TrainingSpec.model_validate({**self._pipeline.training.model_dump(mode="json"), **said})
+            wanted = TrainingSpec.model_validate({**self._pipeline.training.model_dump(mode="json"), **settings})
         except ValidationError:
             return False
         return can_share(wanted, self._best.launch.world_size)
@@ -178,7 +178,7 @@ class Tuner:
         except TrainingFailed as error:
             return Compiled(why=self._failure("compile", error))
         plain, compiled = answer.trials
-        found = advice.judge_compiled(
+        found = advice.evaluate_compiled(
             [
                 Measured(shown="as it is", settings={}, rounds_s=plain.step_s),
                 Measured(shown="compiled", settings={"training.compile": True}, rounds_s=compiled.step_s),

@@ -30,7 +30,7 @@ from headway.data_contracts.tables.sqlite_files import plain_database
 from headway.data_contracts.types.report_text import moment
 from headway.tasks.core import identity
 from headway.tasks.registry.file_lock import holding
-from headway.tasks.registry.mlflow_tables import StoredVersion, mlflow_tables
+from headway.tasks.registry.mlflow_tables import TRIGGERS, StoredVersion, mlflow_tables
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -224,7 +224,7 @@ def _require_plain(database: Path) -> None:
     """Raises `RegistryError`: whoever may write it would keep us waiting for ever, with a pipe or an endless view."""
     try:
         # Of a writer that was killed SQLite puts the database in order, as it will for MLflow.
-        with plain_database(database, "rw"):
+        with plain_database(database, "rw", triggers=TRIGGERS):
             pass
     except NotRegular as error:
         raise RegistryError(

@@ -16,6 +16,16 @@ from headway.data_contracts.tables.sqlite_files import plain_database
 
 REVISION = "dc11669786a5"
 """Of the tables, by Alembic."""
+TRIGGERS = (
+    """CREATE TRIGGER prevent_secrets_aad_mutation
+BEFORE UPDATE ON secrets
+FOR EACH ROW
+WHEN OLD.secret_id != NEW.secret_id OR OLD.secret_name != NEW.secret_name
+BEGIN
+    SELECT RAISE(ABORT, 'secret_id and secret_name are immutable (used as AAD in encryption)');
+END""",
+)
+"""MLflow's own, as it makes them."""
 WORKSPACE = "default"
 """Of MLflow's own kind, which a server may have several of."""
 DELETED = "Deleted_Internal"

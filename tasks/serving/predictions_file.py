@@ -35,8 +35,9 @@ def require_target(out: Path, *, overwrite: bool, source: Path | None = None) ->
         raise ConfigError("its name says no format.", where=str(out), advice=f"It ends in {', '.join(FORMATS)}.")
     if not out.parent.is_dir():
         raise ConfigError("there is no such folder.", where=str(out.parent), advice="Make it, or name another --out.")
-    if out.is_dir():
-        raise ConfigError("is a folder.", where=str(out), advice="Name a file.")
+    if out.exists() and not out.is_file():
+        # A pipe or a device, too: what is written takes its name.
+        raise ConfigError(f"is {'a folder' if out.is_dir() else 'no file'}.", where=str(out), advice="Name a file.")
     if source is not None and out.exists() and source.exists() and out.samefile(source):
         # Predictions hold no inputs: rows that they replaced would be gone.
         raise ConfigError("is the file of rows itself.", where=str(out), advice="Name another --out.")

@@ -19,6 +19,7 @@ from headway.data_contracts.sources.inference import TABLES, guess_source
 from headway.data_contracts.sources.locations import is_remote
 from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.store.leftovers import scratch_folder
+from headway.data_contracts.store.places import at_home
 from headway.data_contracts.tables import text_table_reader
 from headway.data_contracts.tables.decompressed import opened
 from headway.data_contracts.tables.formats import named_columns
@@ -83,7 +84,7 @@ def rows_of_file(
 def local_file(file: str, *, base: Path) -> Path | None:
     """Where a file lies that a person named by path or URI; None: elsewhere."""
     plain = file.removeprefix("file://").removeprefix("local://")
-    return None if is_remote(plain) else base / Path(plain).expanduser()
+    return None if is_remote(plain) else base / at_home(plain)
 
 
 def _batches(path: Path, file: str, columns: list[str]) -> Iterator[pa.RecordBatch]:

@@ -38,7 +38,7 @@ class Compiled(Frozen):
     why: str
 
 
-def judge_compiled(
+def evaluate_compiled(
     measured: Sequence[Measured],
     tensors_sha256: Sequence[str],
     losses_sha256: Sequence[str],

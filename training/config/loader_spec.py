@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import Field
 
 from headway.data_contracts.store.documents import Frozen
+from headway.data_contracts.store.places import at_home
 
 ENVIRONMENT_KEY = "HEADWAY_LOADER"
 
@@ -39,6 +40,6 @@ def loader_spec(environ: Mapping[str, str] = os.environ) -> LoaderSpec:
 
 def cache_folder(spec: LoaderSpec, environ: Mapping[str, str] = os.environ) -> Path:
     if spec.cache_folder is not None:
-        return Path(spec.cache_folder).expanduser()
+        return at_home(spec.cache_folder)
     base = environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "headway" / "shards"
+    return at_home(base) / "headway" / "shards"

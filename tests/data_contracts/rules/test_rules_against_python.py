@@ -300,6 +300,19 @@ def test_a_whole_number_is_exact_though_it_is_written_as_a_double(
         assert connection.execute(f"SELECT {num_broken_sql(check)} FROM {rows}").fetchall() == [(num_broken,)]
 
 
+@pytest.mark.parametrize("bounds", [{"min": 0.1, "max": 0.3}, {"min": 0.1, "max": None}, {"min": None, "max": 0.3}])
+def test_a_bound_of_a_column_of_short_floats_is_the_value_that_is_written_like_it(bounds: dict[str, Any]) -> None:
+    elements = {"type": "float", "is_float": True, "finite": True, "nullable": False}
+    rows = "(VALUES (0.1::FLOAT, [0.1::FLOAT]), (0.2, [0.1, 0.3]), (0.3, [0.3]), (-1, [-1]), (9, [9])) AS rows(f, l)"
+    for kind, column, arguments in (("between", "f", {"type": "float"}), ("elements", "l", elements)):
+        check = Check(
+            rule_id="x", description="x", severity="critical", kind=kind, column=column, arguments=bounds | arguments
+        )
+        with duckdb.connect() as connection:
+            found = connection.execute(f"SELECT {num_broken_sql(check)} FROM {rows}").fetchall()
+        assert found == [(sum(bound is not None for bound in bounds.values()),)]
+
+
 @pytest.mark.parametrize(
     "name", ["headway_split_name", "headway_split_of_path", "split", "hashed", "suspects", "value_0"]
 )

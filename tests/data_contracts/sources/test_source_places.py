@@ -10,7 +10,7 @@ import pytest
 
 from headway.data_contracts.sources.locations import file_place, resolve_base_uri
 from headway.data_contracts.sources.reading import SourceSpec, take_snapshot
-from headway.data_contracts.store.errors import ConfigError, IntegrityError
+from headway.data_contracts.store.errors import ConfigError, DataError, IntegrityError
 from headway.data_contracts.tables.digest_cache import DigestCache
 
 
@@ -46,12 +46,26 @@ def test_scikit_learns_digits_are_a_source(tmp_path: Path) -> None:
     assert (snapshot.num_rows, len(snapshot.columns)) == (1797, 65)
 
 
+@pytest.mark.parametrize("uri", ["circle", "circle/data", "~no-such-user/data", "file:///{base}/circle"])
+def test_a_place_that_leads_nowhere_is_no_folder(tmp_path: Path, uri: str) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    spec = SourceSpec(uri=uri.format(base=tmp_path))
+    with pytest.raises(DataError, match="there is no such folder"):
+        take_snapshot(spec, base=tmp_path, cache=DigestCache(tmp_path / "digests"))
+
+
 @pytest.mark.parametrize(
     "uri", ["python:stdlb", "python:", "python:no_such_package/data", "python:os.path", "python:json.x"]
 )
 def test_an_unknown_package_is_a_mistake_that_shows_a_way_out(uri: str) -> None:
     with pytest.raises(ConfigError, match=r"no such installed package\. (Did you mean|Is it installed)"):
         place(uri)
+
+
+@pytest.mark.parametrize(("asked", "meant"), [("sklaern", "sklearn"), ("jsn/data", "json"), ("stdlb", "stdlib")])
+def test_of_a_misspelt_package_the_one_that_is_meant_is_named(asked: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"Did you mean 'python:{meant}'"):
+        place(f"python:{asked}")
 
 
 def test_a_package_is_no_way_to_other_folders() -> None:

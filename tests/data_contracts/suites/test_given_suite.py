@@ -297,6 +297,18 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "goes with texts, not with double": ("expect_column_values_to_match_regex", {"column": "share", "regex": "1"}),
     "no regular expression of Python": ("expect_column_values_to_match_regex", {"column": "anything", "regex": "a("}),
+    "[:alpha:] is a class to RE2 and none to Python": (
+        "expect_column_values_to_match_regex",
+        {"column": "anything", "regex": "^[[:alpha:]_]+$"},
+    ),
+    "a length is a whole number, and 1.5 is none": (
+        "expect_column_value_lengths_to_be_between",
+        {"column": "anything", "min_value": 1.5, "max_value": 3},
+    ),
+    "a length is a whole number, and 2.5 is none": (
+        "expect_column_value_lengths_to_equal",
+        {"column": "anything", "value": 2.5},
+    ),
     "'%Q-%d' is no format of dates": (
         "expect_column_values_to_match_strftime_format",
         {"column": "anything", "strftime_format": "%Q-%d"},

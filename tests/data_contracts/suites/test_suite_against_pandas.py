@@ -24,6 +24,7 @@ TABLE = pa.table(
         "gaps": pa.array([1.0, None, 3.0, 4.0, None, 6.0], pa.float64()),
         "holes": pa.array([1, None, 3, 4, None, 6], pa.int64()),
         "share": pa.array([0.1, 0.2, 0.3, 0.5, 0.7, 1.0], pa.float64()),
+        "short": pa.array([0.1, 0.2, 0.3, 0.5, None, 1.0], pa.float32()),
         "wide": pa.array([float("inf"), float("-inf"), 0.0, 1.0, -1.0, 2.0], pa.float64()),
         "empty": pa.array([None] * 6, pa.float64()),
         "flag": pa.array([True, False, True, True, False, True], pa.bool_()),
@@ -169,6 +170,34 @@ SAME = [
         for each in ("min", "max", "unique_value_count")
     ),
     asked("be_between", column="money", min_value=1, max_value=5.5),
+    # a figure that is its bound, though no decimal is the double next to it
+    *(
+        asked(f"expect_column_{each}_to_be_between", column="share", **{side: bound, f"strict_{side[:3]}": is_strict})
+        for each, bound in (("min", 0.1), ("max", 1.0), ("median", 0.4))
+        for side in ("min_value", "max_value")
+        for is_strict in (False, True)
+    ),
+    *(
+        asked(f"expect_column_{each}_to_be_between", column=column, **{side: share, f"strict_{side[:3]}": is_strict})
+        for each, column, share in (
+            ("proportion_of_non_null_values", "gaps", 4 / 6),
+            ("proportion_of_unique_values", "label", 2 / 4),
+            ("proportion_of_unique_values", "other", 2 / 4),
+            ("proportion_of_unique_values", "flag", 2 / 6),
+        )
+        for side in ("min_value", "max_value")
+        for is_strict in (False, True)
+    ),
+    # 0.1 of 32 bits is greater than 0.1 of 64
+    *(
+        asked("expect_column_min_to_be_between", column="short", **{side: 0.1, f"strict_{side[:3]}": is_strict})
+        for side in ("min_value", "max_value")
+        for is_strict in (False, True)
+    ),
+    *(
+        asked("be_between", column="number", max_value=1, row_condition=text, condition_parser="pandas")
+        for text in ("short == 0.1", "short <= 0.1", "short < 0.2", "not short > 0.1 and short.notnull()")
+    ),
     # mostly at the boundary, strictness
     *(
         asked("be_between", column="number", min_value=3, mostly=mostly)
@@ -325,6 +354,7 @@ ODD = pa.table(
         "big": pa.array([2**53, 2**53 + 1, 2**53 + 2, 2**53 + 3], pa.int64()),
         "holes": pa.array([1, None, 3, 4], pa.int64()),
         "text": ["a", "b", "a", "c"],
+        "short": pa.array([0.1, 0.2, None, 0.3], pa.float32()),
     }
 )
 ANSWER = {True: "holds", False: "fails"}
@@ -351,6 +381,9 @@ DECIDED: list[tuple[str, dict[str, Any], str, bool]] = [
     ("1.1 is 1.10", asked("be_in_set", column="money", value_set=[1.1, 2.2, 0.3]), "fails", True),
     ("0.3 is at least 0.30", asked("be_between", column="money", max_value=0.3, mostly=0.3), "fails", True),
     ("a mean beside a null", asked("expect_column_mean_to_be_between", column="money", min_value=1), "raises", True),
+    # 32-bit floats: the one next to what is written, as pandas has it in conditions and for the least and greatest
+    ("0.1 of 32 bits as a bound", asked("be_between", column="short", max_value=0.1, mostly=0.3), "fails", True),
+    ("0.1 of 32 bits in a set", asked("be_in_set", column="short", value_set=[0.1, 0.2, 0.3]), "fails", True),
     # dates and times as ISO text, for which pandas has an answer or has none by its own types
     ("a date in a set", asked("be_in_set", column="day", value_set=["2026-01-31"], mostly=0.3), "fails", True),
     ("a date as a bound", asked("be_between", column="day", min_value="2026-01-31"), "holds", True),

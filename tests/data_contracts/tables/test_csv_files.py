@@ -200,6 +200,18 @@ def test_other_encodings_and_decimal_commas_are_read_as_what_they_say(tmp_path: 
     ]
 
 
+@pytest.mark.parametrize(
+    ("encoding", "rest"),
+    [("utf-16", b"\x00\xd8a\x00"), ("shift_jis", b"\x81\x20"), ("gb18030", b"\xff\xff"), ("cp1252", b"\x81")],
+)
+def test_bytes_that_are_no_text_of_the_encoding_are_a_fault_of_the_file(
+    tmp_path: Path, encoding: Any, rest: bytes
+) -> None:
+    path = write(tmp_path, "a\n1\n".encode(encoding) + rest)
+    with pytest.raises(DataError, match=rf"^a\.csv: it is not {encoding} to its end\. .*csv\.encoding"):
+        rows(path, CsvOptions(encoding=encoding), a="string")
+
+
 def test_points_beside_decimal_commas_are_no_numbers_and_a_comma_has_one_meaning(tmp_path: Path) -> None:
     path = write(tmp_path, "a;b\n1.234,5;1\n2;1\n")
     assert csv_columns(path, path.name, CsvOptions(delimiter=";", decimal=","), {})["a"] == "string"

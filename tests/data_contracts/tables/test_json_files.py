@@ -86,6 +86,11 @@ def test_columns_that_cannot_be_are_named_by_line(tmp_path: Path, data: str | by
         ('{"t": [1]}', r"column `t`: the value is no fixed_size_list<int16>\[2\]"),
         ('{"t": [1, 99999]}', r"column `t`: the value is no fixed_size_list<int16>\[2\]"),
         ('{"n": 1', r"the line is not one JSON value"),
+        ("null", "the line is not an object"),
+        (" null: 3", "the line is not one JSON value"),
+        ('{"n": 1} null', "the line is not one JSON value"),
+        ('{"n": 1} {"n": 2}', "the line is not one JSON value"),
+        ('{"n":\n1}', "the line is not one JSON value"),
     ],
 )
 def test_a_fault_in_the_middle_is_named_by_line(tmp_path: Path, line: str, problem: str) -> None:
@@ -95,6 +100,23 @@ def test_a_fault_in_the_middle_is_named_by_line(tmp_path: Path, line: str, probl
     with pytest.raises(DataError, match=rf"^a\.jsonl, line 1,002: {problem}") as raised:
         rows(path, columns)
     assert SECRET not in str(raised.value).replace("hunter2x", "")
+
+
+@pytest.mark.parametrize("odd", ['{"n": 1} {"n": 2}', "null", '{"n": 1}{"n": 2}null', '{"n":\n1}'])
+def test_each_line_is_one_row_whatever_stands_on_it(tmp_path: Path, odd: str) -> None:
+    """Rows are left out by their numbers: one more for a line before would leave out a good one, and keep the bad."""
+    path = write(tmp_path, f'\n{odd}\n{{"n": 3}}\n{{"n": "x"}}\n{{"n": 4}}\n')
+    bad: list[tuple[int, int, str]] = []
+    batches = json_batches(path, path.name, {"n": "int64"}, lambda *each: bad.append(each))
+    found = [row["n"] for batch in batches for row in batch.to_pylist()]
+    num_odd = odd.count("\n") + 1
+    assert found == [None] * num_odd + [3, None, 4]
+    assert bad == [*((row, row + 2, "") for row in range(num_odd)), (num_odd + 1, num_odd + 3, "n")]
+    assert json_columns(path, path.name, {}, lambda *_: None) == {"n": "int64"}
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    assert rows(write(tmp_path, '\ufeff{"n": 1}\n{"n": 2}\n')) == [{"n": 1}, {"n": 2}]
 
 
 def test_bytes_that_are_no_text_are_refused_even_where_the_columns_are_known(tmp_path: Path) -> None:

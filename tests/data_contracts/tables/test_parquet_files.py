@@ -17,6 +17,19 @@ from headway.data_contracts.tables.parquet_files import BATCH_BYTES, MAX_EXPANSI
 
 pytestmark = pytest.mark.process
 
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_texts_that_are_not_utf_8_are_refused_by_their_column(tmp_path: Path, as_list: bool) -> None:
+    ends = np.array([0, 1, 3, 4], np.int32)
+    column = pa.Array.from_buffers(pa.string(), 3, [None, pa.py_buffer(ends), pa.py_buffer(b"a\xff\xfeb")])
+    if as_list:
+        column = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), column)
+    pq.write_table(pa.table({"n": [1, 2, 3], "text": column}), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=r"x\.parquet: column `text`: holds texts that are not UTF-8") as refused:
+        list(read_batches(tmp_path / "x.parquet", "x.parquet"))
+    assert "Write it as binary, or as UTF-8" in refused.value.advice
+
+
 NUM_ROWS = 60_000
 NUM_TRAPS = 20_000
 VALUE = "x" * 20_000
@@ -126,3 +139,30 @@ def test_texts_come_as_they_were_written(tmp_path: Path, store_schema: bool) -> 
     read = pa.Table.from_batches(read_batches(path, str(path)))
     assert read.to_pylist() == table.to_pylist()
     assert [read.schema.field(name).type for name in ("text", "bytes")] == [pa.string(), pa.binary()]
+
+
+def altered(folder: Path, was: bytes, becomes: bytes) -> Path:
+    """A file of 40 rows with other bytes in its footer."""
+    path = folder / "altered.parquet"
+    table = pa.table({"n": range(40), "l": [[1.5] * (row % 3) for row in range(40)]})
+    pq.write_table(table, path, compression="none")
+    data = path.read_bytes()
+    assert was in data[-1000:]
+    path.write_bytes(data[:-1000] + data[-1000:].replace(was, becomes, 1))
+    return path
+
+
+UNCOMPRESSED, NUM_VALUES, OPTIONAL, REQUIRED, NAME = b"\x15\x00", b"\x16", b"\x35\x02", b"\x35\x00", b"\x18\x01l"
+
+
+def test_a_file_whose_pages_hold_fewer_rows_than_its_footer_says_is_refused(tmp_path: Path) -> None:
+    path = altered(tmp_path, UNCOMPRESSED + NUM_VALUES + b"\x50", UNCOMPRESSED + NUM_VALUES + b"\x00")
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        list(read_batches(path, str(path)))
+
+
+def test_a_footer_whose_statistics_do_not_fit_its_columns_is_refused_and_ends_no_process(tmp_path: Path) -> None:
+    path = altered(tmp_path, OPTIONAL + NAME, REQUIRED + NAME)
+    done = subprocess.run([sys.executable, "-c", READ, str(path)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "DataError: " in done.stderr and "not a readable Parquet file" in done.stderr

@@ -49,6 +49,9 @@ def test_tables_are_read(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), plain_database(tmp_path / "none.db"):
         pass
     assert not (tmp_path / "none.db").exists()
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(OSError, match="symbolic links"), plain_database(tmp_path / "circle"):
+        pass
 
 
 @pytest.mark.process
@@ -114,6 +117,17 @@ def test_it_goes_by_what_sqlite_reads_and_not_by_what_the_schema_is_called(
 ) -> None:
     path = made(tmp_path / "a.db", statement, "pragma writable_schema = on", f"update sqlite_schema set {forged}")
     with pytest.raises(ValueError, match=named), plain_database(path):
+        pass
+
+
+TRIGGER = "CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM runs; END"
+
+
+def test_a_trigger_is_named_before_it_can_run_unless_it_is_known(tmp_path: Path) -> None:
+    path = made(tmp_path / "a.db", TRIGGER)
+    with pytest.raises(ValueError, match="the trigger t, which would be run"), plain_database(path, triggers=()):
+        pass
+    with plain_database(path, triggers=(TRIGGER,)), plain_database(made(tmp_path / "b.db"), triggers=()):
         pass
 
 

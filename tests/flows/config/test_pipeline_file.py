@@ -52,6 +52,7 @@ def test_others_and_the_same_file_by_another_name_are_not_told(
     (folder / "c.yaml").symlink_to("a.yaml")
     (folder / "broken.yaml").write_text("pipeline: words\n  : [")
     (folder / "folder.yaml").mkdir()
+    (folder / "circle.yaml").symlink_to("circle.yaml")
     pipeline_file("a")
     assert capsys.readouterr().err == ""
 

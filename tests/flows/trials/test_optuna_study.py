@@ -82,9 +82,13 @@ def test_a_branch_is_a_choice_of_a_study_and_is_read_back_from_it_whatever_the_o
 
     groups, frozen = [{"parameters": ["*.bias"], "frozen": True}], [{"frozen": True, "parameters": ["*.bias"]}]
     spec = space(None, {"from_sequences": 4, "at_steps": [10]})
-    tried = {"ema": {"decay": 0.9}, "batch_ramp": {"at_steps": [10], "from_sequences": 4}, "optimizer.groups": groups}
+    tried = {
+        "ema": {"decay": 0.9},
+        "batch_ramp": {"at_steps": [10], "from_sequences": 4},
+        "optimizer.groups": tuple(groups),
+    }
     best = summary().trials[0].model_copy(update={"settings": tried})
-    none = best.model_copy(update={"trial": 4, "settings": {"ema": None, "batch_ramp": None, "optimizer.groups": []}})
+    none = best.model_copy(update={"trial": 4, "settings": {"ema": None, "batch_ramp": None, "optimizer.groups": ()}})
     search = summary().model_copy(update={"trials": [best, none], "best": None})
     (tmp_path / "trials.json").write_text(search.model_dump_json(exclude={"best"}))
     assert SearchSoFar.model_validate_json((tmp_path / "trials.json").read_text()).trials[0].settings == {

@@ -63,7 +63,14 @@ def test_a_database_that_would_keep_whoever_asks_waiting_is_refused(tmp_path: Pa
     with pytest.raises(RegistryError, match=r"-journal: it is a pipe, not a file\..*Move aside"):
         mlflow_store.connect(uri, must_exist=True)
     pipe.unlink()
+    endless = "with recursive c(x) as (select 1 union all select x + 1 from c) select max(x) from c"
     with contextlib.closing(sqlite3.connect(database)) as opened:
+        opened.execute(f"create trigger mine after insert on tags begin {endless}; end")
+        opened.commit()
+    with pytest.raises(RegistryError, match="the trigger mine, which would be run when it is written"):
+        mlflow_store.connect(uri, must_exist=True)
+    with contextlib.closing(sqlite3.connect(database)) as opened:
+        opened.execute("drop trigger mine")
         opened.execute("alter table model_versions add column mine as (instr(hex(zeroblob(50000000)), 'x'))")
         opened.commit()
     with pytest.raises(RegistryError, match=r"generated column model_versions\.mine, which would be computed"):

@@ -217,16 +217,20 @@ def test_no_way_of_headways_own_loads_a_graph_that_could_run_code(
     registration = made.model_copy(update={"artifacts": files})
     link = workspace.publish_document(registration)
     refs.move(workspace, "models/tiny/versions", link, expected=None, reason="", detail={"version": "1"})
+    theirs = tmp_path / "shared" / "theirs"
+    theirs.mkdir(parents=True)
+    (theirs.parent / ".out.partial").symlink_to(theirs)
     for load in (
         lambda: graph_model(workspace, graph),
         lambda: latency_of(workspace, registration),
-        lambda: export_model("models:/tiny/1", workspace.uri, tmp_path / "out"),
+        lambda: export_model("models:/tiny/1", workspace.uri, theirs.parent / "out"),
     ):
         with pytest.raises(IntegrityError, match="the graph is refused") as refused:
             load()
         assert refused.value.where == graph.path
     assert not marker.exists()
-    assert not (tmp_path / "out").exists() and not (tmp_path / ".out.partial").exists()
+    assert {path.name for path in theirs.parent.iterdir()} == {"theirs", ".out.partial"}, "nothing stays"
+    assert not any(theirs.iterdir()), "nothing is written through a link that another user could put there"
 
 
 @pytest.mark.parametrize("name", ["MLmodel", "input_example.json"])

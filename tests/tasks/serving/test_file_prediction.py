@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,9 @@ def test_a_file_is_replaced_on_request_alone_and_only_by_a_whole_one(tmp_path: P
     assert (tmp_path / "out.csv").read_text() == "mine"
     predicted(tmp_path, parquet(tmp_path, ROWS), "out.csv", overwrite=True, key=("id",))
     assert rows_of(tmp_path / "out.csv") == PREDICTED
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(ConfigError, match=r"pipe\.csv: is no file"):
+        predicted(tmp_path, bad, "pipe.csv", overwrite=True)
 
 
 @pytest.mark.parametrize("name", ["rows.parquet", "./rows.parquet", "file://{folder}/rows.parquet", "link.parquet"])

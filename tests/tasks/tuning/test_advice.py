@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from headway.tasks.tuning.advice import Compiled, LearningRates, factors, judge_compiled, larger
+from headway.tasks.tuning.advice import Compiled, LearningRates, evaluate_compiled, factors, larger
 from headway.tasks.tuning.choice import Measured
 
 RATES = tuple(0.01 * each for each in factors())
@@ -68,7 +68,7 @@ def compiled(
     run_steps: int = 1000,
 ) -> Compiled:
     """Beside steps of a second each."""
-    return judge_compiled(
+    return evaluate_compiled(
         [
             Measured(shown="as it is", settings={}, rounds_s=(1.0, 1.0, 1.0)),
             Measured(shown="compiled", settings={"training.compile": True}, rounds_s=compiled_s),
