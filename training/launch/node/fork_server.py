@@ -189,7 +189,7 @@ class ForkServer:
             if (channel := self._codes.pop(code, None)) is None:
                 while len(self._codes) >= MAX_CODES:
                     self._codes.pop(next(iter(self._codes))).close()
-                channel, pid = self._fork_server(code)
+                channel, pid = self._fork_server(code, descriptors)
                 pidfd = os.pidfd_open(pid)
                 children[pidfd] = pid
                 poll.register(pidfd, select.POLLIN)
@@ -202,7 +202,7 @@ class ForkServer:
         self._codes[code] = channel
         return answer, found[0]
 
-    def _fork_server(self, code: str) -> tuple[socket.socket, int]:
+    def _fork_server(self, code: str, descriptors: Sequence[int]) -> tuple[socket.socket, int]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
         pid = os.fork()
@@ -213,11 +213,11 @@ class ForkServer:
             # As this one dies with its owner.
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() == parent:
-                ours.close()
-                self._channel.close()
-                for each in self._codes.values():
+                for each in (ours, self._channel, *self._codes.values()):
                     each.close()
                 self._codes.clear()
+                for descriptor in descriptors:  # of the request, which comes by the channel: their ends have to be seen
+                    os.close(descriptor)
                 self._channel, self._code = theirs, code
                 self._import_frozen()
                 self.run()

@@ -112,6 +112,16 @@ def gang_from(folder: Path):
 
 @pytest.mark.parametrize("victim", ["rank", "agent", "guard"])
 def test_a_kill_costs_an_attempt_and_leaves_nobody(toy_run, forks, victim: str) -> None:
+    kill_and_go_on(toy_run, victim)
+    assert forks.pid in processes_with(TOKEN, NO_TOKEN), "the server is left to the next gang"
+
+
+def test_a_guard_that_is_killed_in_the_first_gang_of_its_code_is_seen_to_end(toy_run) -> None:
+    with forking():
+        kill_and_go_on(toy_run, "guard")
+
+
+def kill_and_go_on(toy_run, victim: str) -> None:
     def kill_at_the_first_step() -> None:
         wait_until(lambda: toy_run.newest_step() is not None)
         status, marker = toy_run.attempt(1).read_status(0), toy_run.attempt(1).read_markers()[0]
@@ -127,7 +137,6 @@ def test_a_kill_costs_an_attempt_and_leaves_nobody(toy_run, forks, victim: str) 
     assert outcome.state == "done" and toy_run.num_attempts() == 2
     assert not toy_run.survivors() and "afresh" not in toy_run.attempt(2).node_log(0).read_text()
     assert toy_run.events("attempt")[0]["cause"] == "infrastructure"
-    assert forks.pid in processes_with(TOKEN, NO_TOKEN), "the server is left to the next gang"
 
 
 def test_ranks_go_on_when_the_server_is_killed_and_the_next_are_started_afresh_saying_why(toy_run) -> None:
