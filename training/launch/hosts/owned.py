@@ -172,7 +172,7 @@ class OwnedLauncher:
         )
         with open_to_write(self._files.node_log(command.node), "ab") as log:
             forks = guard_forks() if is_local else None
-            forked = None if forks is None else forks.fork(log.fileno(), attempt.token)
+            forked = None if forks is None else forks.fork(log.fileno(), attempt.token, command.rank_python_path)
             guard: Guard = forked or subprocess.Popen(
                 module_command(
                     self._transport, host, "headway.training.launch.node.node_guard", **{TOKEN: attempt.token}

@@ -1,12 +1,14 @@
 """One process that has imported torch and what ranks stand on beside it; guards, agents and ranks are forks of it.
 
-    owner ──socket──► fork server ──fork──► guard ──fork──► agent ──fork──► rank
+    owner ──socket──► fork server ──fork──► code server ──fork──► guard ──fork──► agent ──fork──► rank
 
-A short retrain starts five gangs, and each rank would import torch for two seconds of a core. The server runs nothing
-but imports: no thread, no code of Headway's or of a run, no seed. Each fork is told what `python -P SCRIPT` would be
-told, and is a process of its own. Where the frozen code or the environment would have led to other imports, the agent
-is started afresh instead. Guards keep their owner's lifeline, so that the server's end ends none of them; it ends with
-its owner. Started by its path: what ranks import is frozen code, and what one fork compiles of it later ones find.
+A short retrain starts five gangs, and each rank would import torch for two seconds of a core, and a run's frozen code
+for half a one. The server imports what is none of Headway's, and forks a server for each frozen code, which imports
+that beside it. They run nothing but imports: no thread, no recipe, no seed. Each fork is told what `python -P SCRIPT`
+would be told, and is a process of its own. Where the frozen code or the environment would have led to other imports,
+the agent is started afresh instead. Guards keep their owner's lifeline, so that a server's end ends none of them; it
+ends with its owner. Started by its path: what ranks import is frozen code, and what one fork compiles of it later ones
+find.
 """
 
 from __future__ import annotations
@@ -42,6 +44,11 @@ PRELOADED = (
     *("pydantic._internal._docs_extraction", "pydantic._internal._schema_gather"),
 )
 """What ranks of every program import, none of it Headway's. Not pyarrow, which starts a thread."""
+PROGRAMS = "headway.training.programs"
+FROZEN = (f"{PROGRAMS}.session", f"{PROGRAMS}.evaluation", f"{PROGRAMS}.export", f"{PROGRAMS}.verify_worker")
+"""Programs of frozen code, and what they stand on. Each is run as `__main__`, and so kept out of what is imported."""
+MAX_CODES = 2
+"""Servers of frozen code at a time: a run's own, and a champion's beside it."""
 TOKEN = "HEADWAY_RUN_TOKEN"
 PR_SET_PDEATHSIG = 1
 MAX_MESSAGE_BYTES = 1 << 16
@@ -116,8 +123,17 @@ class ArchiveImporter(zipimport.zipimporter):
 
 
 class ForkServer:
-    def __init__(self, channel: socket.socket, owner: int) -> None:
-        self._channel, self._owner = channel, owner
+    """
+    Args:
+        owner: a pidfd.
+        code: import path of the frozen code whose modules are here; empty: none is.
+    """
+
+    def __init__(self, channel: socket.socket, owner: int, code: str = "") -> None:
+        self._channel, self._owner, self._code = channel, owner, code
+        self._frozen: dict[str, types.ModuleType] = {}
+        self._codes: dict[str, socket.socket] = {}
+        """By import path, the channel of its server; the one that was asked last is the last."""
         self._environment = dict(os.environ)
         self._own_path = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         self._base_path = [entry for entry in sys.path if entry not in self._own_path]
@@ -131,28 +147,107 @@ class ForkServer:
         """Fork a guard for each request, until the owner is gone."""
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
-        guards: dict[int, int] = {}
+        children: dict[int, int] = {}
         while True:
             for descriptor, _ in poll.poll():
-                if descriptor in guards:
+                if descriptor in children:
                     # Reaped at once: its number may then be another's, and its owner holds a pidfd.
-                    os.waitpid(guards.pop(descriptor), 0)
+                    os.waitpid(children.pop(descriptor), 0)
                     poll.unregister(descriptor)
                     os.close(descriptor)
                     continue
                 data, descriptors, _, _ = socket.recv_fds(self._channel, MAX_MESSAGE_BYTES, 3)
                 if not data:
                     return
-                pid = self._fork_guard(json.loads(data), descriptors)
+                request = json.loads(data)
+                if (passed_on := self._passed_on(request, data, descriptors, children, poll)) is not None:
+                    answer, pidfd = passed_on
+                else:
+                    pid = self._fork_guard(request, descriptors)
+                    answer, pidfd = json.dumps({"pid": pid}).encode(), os.pidfd_open(pid)
+                    children[pidfd] = pid
+                    poll.register(pidfd, select.POLLIN)
                 for each in descriptors:
                     os.close(each)
-                pidfd = os.pidfd_open(pid)
-                guards[pidfd] = pid
-                poll.register(pidfd, select.POLLIN)
                 rights = array.array("i", [pidfd]).tobytes()
-                self._channel.sendmsg(
-                    [json.dumps({"pid": pid}).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
-                )
+                self._channel.sendmsg([answer], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+                if passed_on is not None:
+                    os.close(pidfd)  # whoever forked it reaps it
+
+    def _passed_on(
+        self,
+        request: Mapping[str, str],
+        data: bytes,
+        descriptors: Sequence[int],
+        children: dict[int, int],
+        poll: select.poll,
+    ) -> tuple[bytes, int] | None:
+        """The answer of the frozen code's own server, with a guard's pidfd; None: this one has to fork."""
+        if self._code or not (code := request["code"]):
+            return None
+        try:
+            if (channel := self._codes.pop(code, None)) is None:
+                while len(self._codes) >= MAX_CODES:
+                    self._codes.pop(next(iter(self._codes))).close()
+                channel, pid = self._fork_server(code, descriptors)
+                pidfd = os.pidfd_open(pid)
+                children[pidfd] = pid
+                poll.register(pidfd, select.POLLIN)
+            socket.send_fds(channel, [data], descriptors)
+            answer, found, _, _ = socket.recv_fds(channel, MAX_MESSAGE_BYTES, 1)
+        except OSError:
+            return None  # it was killed
+        if not answer:
+            return None
+        self._codes[code] = channel
+        return answer, found[0]
+
+    def _fork_server(self, code: str, descriptors: Sequence[int]) -> tuple[socket.socket, int]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid:
+            theirs.close()
+            return ours, pid
+        try:
+            # As this one dies with its owner.
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() == parent:
+                for each in (ours, self._channel, *self._codes.values()):
+                    each.close()
+                self._codes.clear()
+                for descriptor in descriptors:  # of the request, which comes by the channel: their ends have to be seen
+                    os.close(descriptor)
+                self._channel, self._code = theirs, code
+                self._import_frozen()
+                self.run()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+
+    def _import_frozen(self) -> None:
+        """What programs of the frozen code import, put aside: guards have Headway of today."""
+        places = [*filter(None, self._code.split(os.pathsep))]
+        besides = set().union(*(_top_level_names(Path(place)) for place in places)) - {"headway"}
+        if besides & {*sys.modules, *sys.stdlib_module_names}:
+            return  # a module of the run's own would be imported for a library's
+        before = [*sys.path]
+        sys.path[:] = [*places, *self._base_path]
+        importlib.invalidate_caches()
+        gc.disable()
+        for name in FROZEN:
+            # Of an older version it may be another; its ranks import it themselves, and say what is wrong with it.
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+        gc.freeze()
+        gc.enable()
+        for name in [name for name in sys.modules if name.partition(".")[0] == "headway"]:
+            module = sys.modules.pop(name)
+            # As `__main__` it is made anew.
+            if name not in FROZEN or not hasattr(module, "main"):
+                self._frozen[name] = module
+        sys.path[:] = before
 
     def _fork_guard(self, request: Mapping[str, str], descriptors: Sequence[int]) -> int:
         pid = os.fork()
@@ -165,7 +260,8 @@ class ForkServer:
             for given, wanted in ((lifeline, 0), (log, 1), (log, 2)):
                 os.dup2(given, wanted)
             # Its end has to be seen by the owner; so nobody else may hold these.
-            self._channel.close()
+            for each in (self._channel, *self._codes.values()):
+                each.close()
             for descriptor in (lifeline, log):
                 os.close(descriptor)
             self._carry(request["token"])
@@ -203,6 +299,8 @@ class ForkServer:
                 del sys.modules[name]
             os.environ.clear()
             os.environ.update(environment)
+            if environment.get("PYTHONPATH") == self._code:
+                sys.modules.update(self._frozen)
             sys.path[:] = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *self._base_path]
             importlib.invalidate_caches()
             sys.argv[:] = argv[2:]

@@ -89,12 +89,12 @@ class _Server:
     def pid(self) -> int:
         return self._process.pid
 
-    def fork(self, log: int, token: str) -> ForkedGuard:
+    def fork(self, log: int, token: str, code: str) -> ForkedGuard:
         """Raises `ForkServerLost`."""
         reading, lifeline = os.pipe()
         end, writing = os.pipe()
         try:
-            request = json.dumps({"token": token, "headway": HEADWAY_HOME}).encode()
+            request = json.dumps({"token": token, "headway": HEADWAY_HOME, "code": code}).encode()
             socket.send_fds(self._channel, [request], [reading, log, writing])
             answer, descriptors, _, _ = socket.recv_fds(self._channel, 4096, 1)
             if not answer:
@@ -127,17 +127,18 @@ class GuardForks:
         self._server: _Server | None = None
         self.lost = ""
 
-    def fork(self, log: int, token: str) -> ForkedGuard | None:
+    def fork(self, log: int, token: str, code: str) -> ForkedGuard | None:
         """None: start it as a program.
 
         Args:
             log: the node's, which says why.
+            code: the import path of its ranks.
         """
         if self.lost:
             return None
         try:
             self._server = self._server or _Server(log)
-            return self._server.fork(log, token)
+            return self._server.fork(log, token, code)
         except (ForkServerLost, OSError) as error:
             self.lost = f"the fork server ended ({error}); ranks are started afresh."
             os.write(log, f"{self.lost}\n".encode())

@@ -95,6 +95,9 @@ def test_a_rank_finds_itself_as_a_fresh_process_would_with_torch_imported(toy_ru
     _forks.reset(token)
     (forked, has_torch), (fresh, is_slow) = facts_of(toy_run, 1), facts_of(toy_run, 2)
     assert (has_torch, is_slow) == (True, False)
+    imported, needed = ({*facts.pop("ours")} for facts in (forked, fresh))
+    assert needed | {"headway.training.programs.session"} <= imported, "what programs of its code stand on is there"
+    assert not imported & {f"headway.training.programs.{each}" for each in ("worker", "evaluation", "export")}
     assert without_attempt(forked) == without_attempt(fresh)
 
 
@@ -109,6 +112,16 @@ def gang_from(folder: Path):
 
 @pytest.mark.parametrize("victim", ["rank", "agent", "guard"])
 def test_a_kill_costs_an_attempt_and_leaves_nobody(toy_run, forks, victim: str) -> None:
+    kill_and_go_on(toy_run, victim)
+    assert forks.pid in processes_with(TOKEN, NO_TOKEN), "the server is left to the next gang"
+
+
+def test_a_guard_that_is_killed_in_the_first_gang_of_its_code_is_seen_to_end(toy_run) -> None:
+    with forking():
+        kill_and_go_on(toy_run, "guard")
+
+
+def kill_and_go_on(toy_run, victim: str) -> None:
     def kill_at_the_first_step() -> None:
         wait_until(lambda: toy_run.newest_step() is not None)
         status, marker = toy_run.attempt(1).read_status(0), toy_run.attempt(1).read_markers()[0]
@@ -124,7 +137,6 @@ def test_a_kill_costs_an_attempt_and_leaves_nobody(toy_run, forks, victim: str) 
     assert outcome.state == "done" and toy_run.num_attempts() == 2
     assert not toy_run.survivors() and "afresh" not in toy_run.attempt(2).node_log(0).read_text()
     assert toy_run.events("attempt")[0]["cause"] == "infrastructure"
-    assert forks.pid in processes_with(TOKEN, NO_TOKEN), "the server is left to the next gang"
 
 
 def test_ranks_go_on_when_the_server_is_killed_and_the_next_are_started_afresh_saying_why(toy_run) -> None:
@@ -166,8 +178,41 @@ def test_the_server_ends_with_what_asked_for_it(toy_run) -> None:
         assert run(toy_run, "--steps", "2").state == "done"
         pid = forks.pid
         assert process_state(pid) in "SR"
-        assert len(list(Path(f"/proc/{pid}/task").iterdir())) == 1, "a fork would lose the others"
+        code_server = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+        for each in (pid, code_server):
+            assert len(list(Path(f"/proc/{each}/task").iterdir())) == 1, "a fork would lose the others"
     assert process_state(pid) in "ZX"
+    wait_until(lambda: process_state(code_server) in "ZX")
+
+
+def test_a_server_of_frozen_code_that_is_killed_costs_the_next_gang_an_import(toy_run) -> None:
+    with forking() as forks:
+        assert run(toy_run, "--steps", "1").state == "done"
+        children = Path(f"/proc/{forks.pid}/task/{forks.pid}/children")
+        first = int(children.read_text())
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: process_state(first) in "ZX")
+        assert run(toy_run, "--steps", "2").state == "done"
+        assert run(toy_run, "--steps", "3").state == "done"
+        assert toy_run.num_attempts() == 3 and not forks.lost
+        assert int(children.read_text()) != first
+
+
+def test_each_frozen_code_has_a_server_of_its_own_and_the_oldest_makes_room(toy_run, monkeypatch) -> None:
+    with forking() as forks:
+        made = []
+        for number in range(3):
+            folder = toy_run.folder / f"code {number}"
+            folder.mkdir()
+            (folder / "facts.py").write_text(FACTS)
+            with monkeypatch.context() as patch:
+                patch.setattr(type(toy_run), "gang", gang_from(folder))
+                assert run(toy_run, module="facts").state == "done"
+                assert run(toy_run, module="facts").state == "done"
+            children = Path(f"/proc/{forks.pid}/task/{forks.pid}/children")
+            wait_until(lambda children=children, number=number: len(children.read_text().split()) == min(number + 1, 2))
+            made.append({*children.read_text().split()})
+        assert [len(each) for each in made] == [1, 2, 2] and made[0] < made[1] and len(made[1] & made[2]) == 1
 
 
 def archive(place: Path) -> Path:
