@@ -267,6 +267,8 @@ def start_starter(streams: list[int]) -> None:
     global _starter
     subprocess.Popen._execute_child = _fork_some  # type: ignore[attr-defined]
     _starter, its_end = socket.socketpair()
+    # Until it bears them: a command that is told to begin may be sent one before its process that forks has run.
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_BY)
     if os.fork() == 0:
         _starter.close()
         for stream in streams:
@@ -274,6 +276,7 @@ def start_starter(streams: list[int]) -> None:
         # Neither arguments nor environment of this process: nobody shall take it for one that was started.
         _show([sys.executable, "-m", __name__], [])
         end_with(partial(_serve, its_end))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_BY)
     its_end.close()
 
 
@@ -281,6 +284,7 @@ def _serve(channel: socket.socket) -> None:
     die_with_parent()  # whose forks may hold its end of the channel
     for number in PASSED_BY:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_BY)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     nowhere = os.open(os.devnull, os.O_RDWR)
     # Pipes whose ends others wait for. Each number stays taken: what owns it may close it at any time.
