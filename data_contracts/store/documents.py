@@ -571,6 +571,8 @@ class EvaluationReport(Document):
     """Further examples of the split, which rank trials, or ever did or validated a run, and judge nothing."""
     heldout_parts: Link | None = Field(default=None, exclude_if=operator.not_)
     """Which are which; empty: all judge. Whoever scores the same model again can leave the same ones out."""
+    earlier_splits: str = Field(default="", exclude_if=operator.not_)
+    """Filled by no stage today: of an earlier version, which examples may have chosen models under another split."""
     metric: str
     """The measure that decides about promotion."""
     greater_is_better: bool

@@ -63,7 +63,7 @@ def render_html(
     facts: PageFacts = NO_FACTS,
 ) -> str:
     versus = versus_rival(report)
-    apart = f" {set_apart_words(report)}." if report.num_ranking_examples else ""
+    apart = f". {set_apart_words(report)}." if report.num_ranking_examples else ""
     evaluated = f", {report_text.moment(context.evaluated_unix_s)} UTC" if context.evaluated_unix_s is not None else ""
     sections = (
         banner(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import math
 from dataclasses import dataclass
 
@@ -218,6 +219,14 @@ def test_the_report_says_how_many_held_out_examples_judge_nothing(judge) -> None
     for page in (render_html, render_markdown):
         assert "1,234 further held-out examples rank trials, or ranked trials or validated runs" in page(some, STANDING)
         assert "judge nothing" not in page(report, STANDING)
+    assert f"{versus_rival(some).detail}. 1,234 further" in html.unescape(render_html(some, STANDING))
+
+
+def test_a_report_of_before_that_names_another_split_is_still_read(judge) -> None:
+    report = judge(CLASSES, scores(CLASSES, 1.0, baseline="class prior"))
+    before = report.model_copy(update={"earlier_splits": "rows that ranked trials"})
+    assert EvaluationReport.from_bytes(before.to_bytes(), where="a report").sha256 == before.sha256
+    assert b"earlier_splits" not in report.to_bytes()
 
 
 def test_names_in_the_page_are_text_and_it_needs_nothing_else(judge) -> None:

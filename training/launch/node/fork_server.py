@@ -126,11 +126,12 @@ class ForkServer:
     """
     Args:
         owner: a pidfd.
-        code: import path of the frozen code whose modules are here; empty: none is.
     """
 
-    def __init__(self, channel: socket.socket, owner: int, code: str = "") -> None:
-        self._channel, self._owner, self._code = channel, owner, code
+    def __init__(self, channel: socket.socket, owner: int) -> None:
+        self._channel, self._owner = channel, owner
+        self._code = ""
+        """Import path of the frozen code whose modules are here; empty: none is."""
         self._frozen: dict[str, types.ModuleType] = {}
         self._codes: dict[str, socket.socket] = {}
         """By import path, the channel of its server; the one that was asked last is the last."""
@@ -193,11 +194,15 @@ class ForkServer:
                 pidfd = os.pidfd_open(pid)
                 children[pidfd] = pid
                 poll.register(pidfd, select.POLLIN)
+        except OSError:  # no process is to be had
+            return None
+        try:
             socket.send_fds(channel, [data], descriptors)
             answer, found, _, _ = socket.recv_fds(channel, MAX_MESSAGE_BYTES, 1)
         except OSError:
-            return None  # it was killed
-        if not answer:
+            answer, found = b"", []
+        if not answer:  # it was killed
+            channel.close()
             return None
         self._codes[code] = channel
         return answer, found[0]
