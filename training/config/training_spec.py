@@ -13,6 +13,7 @@ from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.config.batch_ramp import BatchPhases, BatchRampSpec
 from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.compression_spec import IntegerCompressionSpec
 from headway.training.config.guards import GuardSpec
 from headway.training.config.optimizer import EmaSpec, OptimizerSpec, ScheduleSpec
 from headway.training.config.order_spec import OrderSpec
@@ -31,6 +32,7 @@ DEFAULT_BUCKET_BYTES = 2 << 20
 DECIDES_NO_BIT: Final = ("checkpoints", "profile", "bucket_bytes")
 """Fields that decide no bit, and so are in no run's key; see `headway.training.config.execution`."""
 Scalar = bool | int | float | str
+Rounding = Literal["none", "bf16", "fp16"]
 
 
 def is_power_of_two(number: int) -> bool:
@@ -98,8 +100,10 @@ class TrainingSpec(Frozen):
         default="fp32", description="Arithmetic of forward and backward; weights and optimizer stay fp32."
     )
     loss_scale: LossScaleSpec = Field(LossScaleSpec(), description="The scale of the loss in `fp16`.")
-    gradient_compression: Literal["none", "bf16", "fp16"] = Field(
-        default="none", description="What gradients are rounded to, replica by replica, and travel in between ranks."
+    gradient_compression: Rounding | IntegerCompressionSpec = Field(
+        default="none",
+        description="What gradients are rounded to, replica by replica, and travel in between ranks; a mapping with "
+        "`kind: int8`: whole numbers, island by island.",
     )
     compile: bool = Field(default=False, description="Compile the model's training pass with `torch.compile`.")
     num_threads: int = Field(default=1, gt=0, description="Threads of a rank. More cores: more ranks, not threads.")
@@ -174,6 +178,23 @@ class TrainingSpec(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _islands_fit(self) -> Self:
+        if (integers := self.integers) is None:
+            return self
+        name = "gradient_compression"
+        if self.grows_trees:
+            raise ValueError(f"{name}: trees have no gradient that travels")
+        if self.parallel.mode == "fast" or self.parallel.shard != 1:
+            raise ValueError(f"{name} {integers.kind}: of mode `exact` without `shard`; bf16 and fp16 go with any")
+        fewest = self.first_batch_sequences // self.micro_batch_sequences
+        if integers.islands > fewest:
+            raise ValueError(
+                f"{name}.islands: {integers.islands} islands need as many replicas, and a step has {fewest} "
+                f"(batch {self.first_batch_sequences} / micro batch {self.micro_batch_sequences})"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _slices_do_not_decide_bits(self) -> Self:
         if self.parallel.mode == "fast" or self.parallel.shard == 1:
             return self
@@ -207,6 +228,18 @@ class TrainingSpec(Frozen):
     def identity(self) -> dict[str, Any]:
         """All that may show in the weights, with every default written out."""
         return self.model_dump(mode="json", exclude={*DECIDES_NO_BIT})
+
+    @property
+    def integers(self) -> IntegerCompressionSpec | None:
+        """How gradients travel as whole numbers; None where they do not."""
+        compression = self.gradient_compression
+        return compression if isinstance(compression, IntegerCompressionSpec) else None
+
+    @property
+    def rounding(self) -> Rounding:
+        """What every node of the tree is rounded to."""
+        compression = self.gradient_compression
+        return "none" if isinstance(compression, IntegerCompressionSpec) else compression
 
     @property
     def grows_trees(self) -> bool:
@@ -250,6 +283,12 @@ def replicas_per_rank(spec: TrainingSpec, world_size: int) -> int:
     fewest = spec.first_batch_sequences // spec.micro_batch_sequences
     possible = [n * ranks_per_share for n in range(1, fewest + 1) if fewest % n == 0]
     _refuse_uneven(spec, world_size, shape.num_shares, possible)
+    if spec.integers is not None and world_size > spec.integers.islands:
+        raise ConfigError(
+            f"{world_size} ranks cannot share {spec.integers.islands} islands: each rank has one at least.",
+            where="training.gradient_compression.islands",
+            advice=f"Start {spec.integers.islands} ranks or fewer, or raise islands, which rounds int8 more coarsely.",
+        )
     accumulation = fewest // shape.num_shares
     if accumulation < shape.pipeline:
         name = "global_batch_sequences" if spec.batch_ramp is None else "batch_ramp.from_sequences"

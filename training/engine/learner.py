@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.data_contracts.store.errors import IntegrityError
-from headway.training.checkpoint.pieces import State
+from headway.training.checkpoint.pieces import Piece, State
 from headway.training.checkpoint.proof import evaluation_mode
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.engine.gradient_noise import GradientNoise
@@ -121,9 +121,10 @@ class Learner:
         return lr
 
     def discard(self) -> None:
-        """Undo what a step leaves behind that is not taken: what its forward pass wrote into buffers."""
+        """Undo what a step leaves behind that is not taken: in buffers, and for the next exchange of gradients."""
         for buffer, before in self._buffers_before:
             buffer.copy_(before)
+        self._strategy.discard()
 
     @property
     def noise_scale(self) -> float | None:
@@ -156,9 +157,11 @@ class Learner:
     def moments(self) -> State:
         """The optimizer's state, as `optimizer.<moment>.<name>`, and an average of weights, as `model.<name>`.
 
+        What the next exchange of gradients adds to them is `exchange.<what>.<name>`.
+
         `update`, `load`, `evaluating` and `proof_loss` alone change it.
         """
-        return self._pieces(self._own_moments())
+        return {**self._pieces(self._own_moments()), **self._exchange_state()}
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -206,7 +209,11 @@ class Learner:
         return self._strategy.measures(batch)
 
     def _own(self) -> _Own:
-        return {**self._own_weights(), **self._own_moments()}
+        exchanged = {name: (name, piece.local) for name, piece in self._exchange_state().items()}
+        return {**self._own_weights(), **self._own_moments(), **exchanged}
+
+    def _exchange_state(self) -> dict[str, Piece]:
+        return {f"exchange.{name}": piece for name, piece in self._strategy.exchange_state().items()}
 
     def _own_weights(self) -> _Own:
         # Parameters of the strategy win: where the model is sharded they are this rank's slices.

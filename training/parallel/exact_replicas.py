@@ -7,7 +7,7 @@ they make is summed in one fixed tree (after EasyScale, Li et al., SC '23).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -15,17 +15,27 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from headway.data_contracts.store.errors import ConfigError
+from headway.training.checkpoint.pieces import Piece, State
+from headway.training.config.compression_spec import IntegerCompressionSpec
 from headway.training.config.seeds import derive, seed_everything
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.observe.telemetry import PartClock
 from headway.training.optimizers.update_rule import gradient
 from headway.training.parallel.batch_statistics import BatchStatistics
-from headway.training.parallel.gradients import GradientTree, RowSquares, is_measured, row_places, row_squares
+from headway.training.parallel.gradients import (
+    GradientTree,
+    RowSquares,
+    is_measured,
+    padded_length,
+    row_places,
+    row_squares,
+)
 from headway.training.parallel.precision import DTYPES, autocast
 from headway.training.parallel.shardable import require_shardable
 from headway.training.parallel.strategy import Batch, BatchShare, UnshardedModel
-from headway.training.ranks.communication import Collectives
+from headway.training.ranks.communication import Collectives, TreeExchange, gang_levels
 from headway.training.ranks.distributed import ProcessGroup
+from headway.training.ranks.integer_exchange import IntegerExchange
 from headway.training.recipes.protocol import Recipe, named_blocks
 
 
@@ -54,18 +64,33 @@ class ExactReplicas(UnshardedModel):
         self._collectives = Collectives(process_group)
         self._statistics = BatchStatistics(self.model, self._collectives.gather)
         self._trained = trained_parameters(self.model)
+        sums = TreeExchange(gang_levels(process_group))
+        self._integers = None if spec.integers is None else self._integer_exchange(spec.integers, sums)
         self._gradients = GradientTree(
             self._trained,
             collectives=self._collectives,
             num_replicas=spec.num_replicas,
+            exchange=self._integers or sums,
+            islands_of_rank=1 if spec.integers is None else spec.integers.islands // process_group.world_size,
             bucket_elements=spec.bucket_bytes // 4,
-            node_dtype=DTYPES[spec.gradient_compression],
+            block_elements=1 if spec.integers is None else spec.integers.block,
+            node_dtype=DTYPES[spec.rounding],
         )
         self._squares = RowSquares(shapes_of(self._trained), process_group.device)
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
         return self._trained
+
+    def _integer_exchange(self, integers: IntegerCompressionSpec, sums: TreeExchange) -> IntegerExchange:
+        return IntegerExchange(
+            integers,
+            self._collectives,
+            sums,
+            islands_of_rank=integers.islands // self._process_group.world_size,
+            length=padded_length(self._trained.values(), max(self._spec.num_replicas, integers.block)),
+            device=self._process_group.device,
+        )
 
     def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
         self.model.train()
@@ -74,6 +99,8 @@ class ExactReplicas(UnshardedModel):
         num_replicas = self.share.num_replicas(len(micro_batches))
         measured = is_measured(step, self._spec, num_replicas)
         self._gradients.expect(len(micro_batches))
+        if self._integers is not None:
+            self._integers.loss_scale = loss_scale
         for replica, batch in zip(self.share.replicas(num_replicas), micro_batches, strict=True):
             # By step and replica, never by rank: the same replica draws the same numbers wherever it runs.
             seed_everything(derive(self._spec.seed, "replica", step, replica))
@@ -96,6 +123,31 @@ class ExactReplicas(UnshardedModel):
         self._total = self._gradients.total()
         self._statistics.end_step()
         return self._collectives.gather(own.to(self._process_group.device)).cpu()
+
+    def discard(self) -> None:
+        if self._integers is not None:
+            self._integers.discard()
+
+    def exchange_state(self) -> dict[str, Piece]:
+        if self._integers is None or self._spec.integers is None or not self._spec.integers.feedback:
+            return {}
+        own = self._gradients.by_name(self._integers.residuals)
+        num_own, first = self._integers.residuals.shape[0], self._process_group.rank
+        return {
+            f"residual.{name}": Piece(
+                local=rows,
+                global_shape=(self._spec.integers.islands, *rows.shape[1:]),
+                offsets=(first * num_own, *(0 for _ in rows.shape[1:])),
+            )
+            for name, rows in own.items()
+        }
+
+    def full_tensors(self, state: State) -> Iterator[tuple[str, Tensor]]:
+        if self._integers is None:
+            return super().full_tensors(state)
+        from headway.training.parallel.slices import full_tensors
+
+        return full_tensors(state, self._process_group)
 
     def gradient_norm(self) -> float:
         # By rows, which a rank with slices can compute as well: both modes then have the same norm.

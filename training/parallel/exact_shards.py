@@ -57,7 +57,7 @@ class ExactShards(MeshStrategy):
             # The scatter has added up `shard` replicas at once, so the counter sees that many fewer.
             num_replicas=spec.num_replicas // shape.shard,
             bucket_elements=spec.bucket_bytes // 4,
-            node_dtype=DTYPES[spec.gradient_compression],
+            node_dtype=DTYPES[spec.rounding],
         )
         for name, value in self._trained.items():
             # FSDP2 calls it once the parameter's slice is there.

@@ -8,7 +8,7 @@ or 4 ranks give the same bits (after EasyScale, Li et al., SC '23).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.config.training_spec import DEFAULT_BUCKET_BYTES, TrainingSpec
-from headway.training.ranks.communication import Collectives, tree_exchange
+from headway.training.ranks.communication import Collectives, Exchange, TreeExchange
 
 NORM_ELEMENTS = 1 << 12
 
@@ -31,7 +31,10 @@ class GradientTree:
         parameters: all trained parameters by name, fp32, in an order that every rank shares.
         num_replicas: V, a power of two. Buffers are padded to a multiple of it, so that ranks can share them evenly.
             A step may have fewer, by a power of two (`expect`).
+        exchange: how subtrees go on between ranks; None: in the tree.
+        islands_of_rank: how many subtrees of equal size this rank hands to the exchange, a power of two.
         bucket_elements: how many travel at a time; it decides no bit.
+        block_elements: what buckets, and buffers, hold a whole number of; a power of two.
         node_dtype: what every node of the tree is rounded to, each replica's own gradient included, and travels in.
             Rounding where ranks meet alone would depend on their number.
     """
@@ -42,17 +45,21 @@ class GradientTree:
         *,
         collectives: Collectives,
         num_replicas: int,
+        exchange: Exchange | None = None,
+        islands_of_rank: int = 1,
         bucket_elements: int = DEFAULT_BUCKET_BYTES // 4,
+        block_elements: int = 1,
         node_dtype: torch.dtype = torch.float32,
     ) -> None:
         # Backward reaches the last parameters first.
         self._names = list(reversed(list(parameters)))
         self._parameters = [parameters[name] for name in self._names]
         self._index = {name: index for index, name in enumerate(self._names)}
+        self._islands_of_rank = islands_of_rank
         self.expect(num_replicas // collectives.num_ranks)
-        self._exchange = tree_exchange(collectives)
+        self._exchange = exchange or TreeExchange([collectives])
         self._node_dtype = node_dtype
-        self._assign_buckets(num_replicas, bucket_elements)
+        self._assign_buckets(max(num_replicas, block_elements), bucket_elements)
         # Cached by address: buffers are reused every step, and thousands of views take milliseconds to make.
         self._views: dict[int, list[Tensor]] = {}
         self._free: list[Tensor] = []
@@ -70,6 +77,7 @@ class GradientTree:
     def expect(self, replicas_of_rank: int) -> None:
         """Of so many leaves on each rank the next trees are made, the same number everywhere."""
         self._replicas_per_rank = replicas_of_rank
+        self._replicas_per_island = replicas_of_rank // self._islands_of_rank
 
     def begin_replica(self, squares: RowSquares | None = None) -> None:
         """Let the next backward pass be one leaf of the tree.
@@ -78,7 +86,7 @@ class GradientTree:
             squares: is given the leaf's own gradient; of every second leaf alone.
         """
         # Every second leaf is added to its neighbour as it arrives, while it is still in the processor's cache.
-        self._has_neighbour = self._num_added % 2 == 1
+        self._has_neighbour = self._num_added % 2 == 1 and self._replicas_per_island > 1
         # A neighbour's gradient is nowhere by itself.
         assert squares is None or not self._has_neighbour
         self._squares = squares
@@ -106,8 +114,8 @@ class GradientTree:
                 self._send_next_bucket()
             return
         node, height = self._nodes, int(self._has_neighbour)
-        # The binary counter: as many trailing ones, so many subtrees of equal height that meet now.
-        while height and self._num_added >> height & 1:
+        # The binary counter: as many trailing ones, so many subtrees of equal height that meet now. Islands do not.
+        while height and self._num_added >> height & 1 and 1 << height < self._replicas_per_island:
             self._free.append(node)
             node = self._partial_sums.pop().add_(node)
             height += 1
@@ -130,6 +138,13 @@ class GradientTree:
         for parameter, gradient in zip(self._parameters, self._views_of(total), strict=True):
             parameter.grad = gradient
         return total
+
+    def by_name(self, rows: Tensor) -> dict[str, Tensor]:
+        """What lies where gradients do in rows (n, length), as views (n, *shape of the parameter)."""
+        return {
+            name: rows[:, offset : offset + parameter.numel()].view(len(rows), *parameter.shape)
+            for name, parameter, offset in zip(self._names, self._parameters, self._offsets, strict=False)
+        }
 
     def _gradient_arrived(self, index: int, parameter: Tensor) -> None:
         """Autograd's hook, once the parameter's gradient of one backward pass is complete."""
@@ -169,20 +184,21 @@ class GradientTree:
     def _send_next_bucket(self) -> None:
         place = self._buckets[self._next_bucket]
         bucket = self._nodes[place]
+        others, own = self._partial_sums[: self._islands_of_rank - 1], self._partial_sums[self._islands_of_rank - 1 :]
         # Newest first: partial sums of falling height, which is the order of the tree's remaining levels.
-        for partial_sum in reversed(self._partial_sums):
+        for partial_sum in reversed(own):
             bucket.add_(partial_sum[place])
-        self._exchange.start(bucket)
+        self._exchange.start([*(island[place] for island in others), bucket])
         self._next_bucket += 1
 
-    def _assign_buckets(self, num_replicas: int, bucket_elements: int) -> None:
+    def _assign_buckets(self, multiple: int, bucket_elements: int) -> None:
         """Where each parameter begins, and which buckets it overlaps."""
         self._offsets = [0]
         for parameter in self._parameters:
             self._offsets.append(self._offsets[-1] + parameter.numel())
         # Padded, so that every number of ranks up to V cuts each bucket evenly.
-        self._length = -(-self._offsets[-1] // num_replicas) * num_replicas
-        size = max(bucket_elements // num_replicas, 1) * num_replicas
+        self._length = padded_length(self._parameters, multiple)
+        size = max(bucket_elements // multiple, 1) * multiple
         self._buckets = [slice(start, min(start + size, self._length)) for start in range(0, self._length, size)]
         self._overlapping = [
             range(start // size, -(-stop // size)) if stop > start else range(0)
@@ -207,6 +223,11 @@ class GradientTree:
                 for parameter, offset in zip(self._parameters, self._offsets, strict=False)
             ]
         return views
+
+
+def padded_length(parameters: Iterable[Tensor], multiple: int) -> int:
+    """Elements of a flat buffer that holds them all."""
+    return -(-sum(parameter.numel() for parameter in parameters) // multiple) * multiple
 
 
 def row_squares(gradients: Mapping[str, Tensor], places: Mapping[str, int], length: int) -> Tensor:

@@ -26,7 +26,7 @@ from headway.training.parallel.mesh import make_mesh
 from headway.training.parallel.parallelize import parallelize, uninitialised
 from headway.training.parallel.precision import DTYPES, autocast
 from headway.training.parallel.replica_sum import ReplicaSum
-from headway.training.parallel.slices import LocalParameter, as_spread
+from headway.training.parallel.slices import LocalParameter, as_spread, full_tensors
 from headway.training.parallel.strategy import Batch, BatchShare
 from headway.training.ranks.communication import Collectives
 from headway.training.ranks.distributed import ProcessGroup
@@ -35,15 +35,6 @@ from headway.training.recipes.protocol import Losses, Recipe
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
-
-
-import torch.distributed as dist
-
-from headway.data_contracts.store.documents import TensorSlice
-from headway.training.checkpoint.layout import by_tensor
-from headway.training.checkpoint.pieces import pieces_of
-from headway.training.checkpoint.plan import from_bytes, to_bytes
-from headway.training.observe.traffic import size_bytes
 
 
 class MeshStrategy:
@@ -82,7 +73,7 @@ class MeshStrategy:
         if shape.shard == 1:  # else FSDP2 adds up what it shards, over its replicas too
             trained = [value for value in self._locals.values() if value.local.requires_grad]
             among_replicas = Collectives(process_group, self._mesh.group("replicate"), shape.replicate)
-            self._replicas = ReplicaSum(trained, among_replicas, DTYPES[spec.gradient_compression])
+            self._replicas = ReplicaSum(trained, among_replicas, DTYPES[spec.rounding])
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
@@ -120,6 +111,11 @@ class MeshStrategy:
         rows = self._gather(own).view(shape.pipeline, shape.num_shares, shape.tensor, num_rows, -1)
         # Summed over stages and tensor ranks, of which exactly one has the values and the others zeros.
         return rows.sum(dim=(0, 2)).flatten(0, 1)
+
+    def discard(self) -> None: ...
+
+    def exchange_state(self) -> Mapping[str, Piece]:
+        return {}
 
     def gradient_norm(self) -> float:
         """Of squares that the owner of each slice adds up, in float64."""
@@ -257,26 +253,3 @@ class MeshStrategy:
 def sums_of(losses: Losses) -> Tensor:
     """Nats and number of tokens of a micro-batch, float64 (2,)."""
     return torch.stack((losses.nats.detach().double().sum(), losses.valid.sum().double()))
-
-
-def full_tensors(state: State, process_group: ProcessGroup) -> Iterator[tuple[str, Tensor]]:
-    """On every rank, on the CPU, sorted by name; one tensor is held at a time. All ranks take all of them."""
-    own = pieces_of(state)
-    held = from_bytes(to_bytes(piece.slice(name) for name, piece in own.items()))
-    everywhere = [from_bytes(data) for data in process_group.gather_bytes(to_bytes(held))]
-    holders: dict[TensorSlice, int] = {}
-    for rank, listed in enumerate(everywhere):
-        for piece in listed:
-            holders.setdefault(piece, rank)
-    for name, pieces in sorted(by_tensor(list(holders)).items()):
-        whole = torch.zeros(pieces[0].global_shape, dtype=getattr(torch, pieces[0].dtype))
-        for piece in pieces:
-            values = torch.empty(piece.shape, dtype=whole.dtype, device=process_group.device)
-            if holders[piece] == process_group.rank:
-                values.copy_(own[name].local)
-            if process_group.world_size > 1 and values.numel():
-                is_own = holders[piece] == process_group.rank
-                with process_group.traffic.within("broadcast", is_own * size_bytes(values)):
-                    dist.broadcast(values, src=holders[piece])
-            whole[tuple(slice(o, o + n) for o, n in zip(piece.offsets, piece.shape, strict=True))] = values.cpu()
-        yield name, whole

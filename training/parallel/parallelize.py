@@ -102,7 +102,7 @@ def _shard(
     is_fast = spec.parallel.mode == "fast"
     # Exact mode sums over copies of the model by its own tree, so FSDP2 sees the shard dimension alone.
     names = ("replicate", "shard") if is_fast and mesh.shape.replicate > 1 else "shard"
-    policy = MixedPrecisionPolicy(reduce_dtype=DTYPES[spec.gradient_compression])
+    policy = MixedPrecisionPolicy(reduce_dtype=DTYPES[spec.rounding])
     if is_fast and spec.precision != "fp32":
         # Autocast decides what is computed in what, as it does for models that are not sharded.
         policy = dataclasses.replace(policy, param_dtype=DTYPES[spec.precision], cast_forward_inputs=False)

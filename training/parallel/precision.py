@@ -37,7 +37,7 @@ class LossScaler:
     """
 
     def __init__(self, spec: TrainingSpec) -> None:
-        self._is_dynamic = "fp16" in (spec.precision, spec.gradient_compression)
+        self._is_dynamic = "fp16" in (spec.precision, spec.rounding)
         self._growth_interval_steps = spec.loss_scale.growth_interval_steps
         self._exponent = spec.loss_scale.initial_exponent if self._is_dynamic else 0
         self._num_good_steps = self.num_skipped = 0

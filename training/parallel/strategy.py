@@ -81,6 +81,12 @@ class ParallelStrategy(Protocol):
         Returns those of the whole global batch, (all micro-batches, n), in its order, on every rank.
         """
 
+    def discard(self) -> None:
+        """Take back what the last exchange left for the next: its step is not taken."""
+
+    def exchange_state(self) -> Mapping[str, Piece]:
+        """What the next exchange adds to gradients, by name; of a step that is over."""
+
     def gradient_norm(self) -> float:
         """Euclidean norm of the whole model's gradient, the same on every rank."""
 
@@ -120,6 +126,11 @@ class UnshardedModel(UnshardedMatrices):
     @property
     def num_parameters(self) -> int:
         return parameters_of(self.model)
+
+    def discard(self) -> None: ...
+
+    def exchange_state(self) -> Mapping[str, Piece]:
+        return {}
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:

@@ -1,11 +1,12 @@
 """What ranks say to each other while they train: collectives that run beside computation, counted and timed.
 
-An `Exchange` sums buckets of gradients over the gang. It is the seam for how they travel: one that sends less than it
-is given keeps what it held back by bucket, and would hand that to checkpoints as named tensors.
+An `Exchange` sums buckets of gradients over the gang. It is the seam for how they travel: in one tree, level by level
+(`TreeExchange`), or as whole numbers (`integer_exchange.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -24,26 +25,40 @@ class Collectives:
     Args:
         group: the ranks that take part; all by default.
         num_ranks: how many they are; a rank that is alone needs no group.
+        place: the level on which they are counted apart, such as `host`.
     """
 
     def __init__(
-        self, process_group: ProcessGroup, group: dist.ProcessGroup | None = None, num_ranks: int | None = None
+        self,
+        process_group: ProcessGroup,
+        group: dist.ProcessGroup | None = None,
+        num_ranks: int | None = None,
+        place: str = "",
     ) -> None:
         self._group, self._meter = group, process_group.traffic
+        self._suffix = f"/{place}" if place else ""
         self.num_ranks = num_ranks or (process_group.world_size if group is None else group.size())
 
     def all_reduce(self, tensor: Tensor) -> dist.Work:
         """Sum of all ranks' tensors, in place; in an order of the backend's choice, which two ranks do not notice."""
         return self._meter.start(
-            "all_reduce",
+            f"all_reduce{self._suffix}",
             2 * self._sent_bytes(tensor),
             lambda: dist.all_reduce(tensor, group=self._group, async_op=True),
+        )
+
+    def maximum(self, tensor: Tensor) -> dist.Work:
+        """The largest of all ranks' values, in place. None may be NaN: whether one stays depends on whose it is."""
+        return self._meter.start(
+            f"all_reduce{self._suffix}",
+            2 * self._sent_bytes(tensor),
+            lambda: dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group, async_op=True),
         )
 
     def all_to_all(self, received: Tensor, tensor: Tensor) -> dist.Work:
         """Equal parts of `tensor`, one to each rank; `received` holds theirs in rank order."""
         return self._meter.start(
-            "all_to_all",
+            f"all_to_all{self._suffix}",
             self._sent_bytes(tensor),
             lambda: dist.all_to_all_single(received, tensor, group=self._group, async_op=True),
         )
@@ -51,7 +66,7 @@ class Collectives:
     def all_gather(self, gathered: Tensor, tensor: Tensor) -> dist.Work:
         """All ranks' tensors one after another, in rank order."""
         return self._meter.start(
-            "all_gather",
+            f"all_gather{self._suffix}",
             self._sent_bytes(gathered),
             lambda: dist.all_gather_single(gathered, tensor, group=self._group, async_op=True),
         )
@@ -74,81 +89,119 @@ class Collectives:
         return size_bytes(whole) * (self.num_ranks - 1) // self.num_ranks
 
 
+def gang_levels(process_group: ProcessGroup) -> list[Collectives]:
+    """Those of the ranks of a host, and of hosts; where one level does, all ranks'."""
+    if not process_group.levels:
+        return [Collectives(process_group)]
+    return [Collectives(process_group, level.group, level.num_ranks, level.place) for level in process_group.levels]
+
+
 class Exchange(Protocol):
-    """Sums buckets over ranks, in place, while backward goes on."""
+    """Sums buckets over ranks while backward goes on."""
 
-    def start(self, bucket: Tensor) -> None:
-        """Buckets are flat, a multiple of the ranks long, and come in the same order on every rank, every step."""
+    def start(self, rows: Sequence[Tensor]) -> None:
+        """Sum flat buckets, one of each of this rank's islands, over all ranks. The last row is to hold the sum.
 
-    def finish(self) -> None:
-        """Return when every bucket that was started holds the sum."""
-
-
-def tree_exchange(collectives: Collectives) -> Exchange:
-    """Adds ranks up in one binary tree, whatever their number: a power of two."""
-    # Alone, or with one other, a cheaper exchange has the bits of the tree.
-    if collectives.num_ranks == 1:
-        return LocalExchange()
-    # a + b is b + a: the tree of two needs no order.
-    return PairExchange(collectives) if collectives.num_ranks == 2 else TreeExchange(collectives)
-
-
-class LocalExchange:
-    def start(self, bucket: Tensor) -> None: ...
-
-    def finish(self) -> None: ...
-
-
-class PairExchange:
-    def __init__(self, collectives: Collectives) -> None:
-        self._collectives = collectives
-        self._pending: list[dist.Work] = []
-
-    def start(self, bucket: Tensor) -> None:
-        self._pending.append(self._collectives.all_reduce(bucket))
+        Rows are a multiple of the ranks long, and come in the same order on every rank, every step.
+        """
 
     def finish(self) -> None:
-        for pending in self._pending:
-            pending.wait()
-        self._pending = []
+        """Return when the last row of everything that was started holds its sum."""
 
 
 class TreeExchange:
-    """Every rank adds up one part of each bucket, in tree order, and hands its sum to all.
+    """Adds ranks up in one binary tree, level by level: those of a host first, then hosts among each other.
 
-    As many bytes as a ring moves. A bucket's second half is issued after the next one's first half, so that one
-    travels while the other is added up; never from a callback, whose order differs between ranks.
+    On each level a rank adds up its part of what came from the level below, in tree order, and on the way back the
+    level's ranks hand their parts to each other. So a host sends each sum once, however many ranks it has. One level
+    moves as many bytes as a ring. Levels of two ranks each are recursive halving and doubling (Thakur et al., 2005).
+
+    A bucket goes on by one collective whenever a later one starts, so that one travels while another is added up; never
+    from a callback, whose order differs between ranks.
+
+    Args:
+        levels: innermost first; each a power of two of ranks. Ranks next to each other in the tree share a level.
     """
 
-    def __init__(self, collectives: Collectives) -> None:
-        self._collectives = collectives
-        self._received: list[Tensor] = []
-        self._handing_in: list[tuple[Tensor, dist.Work]] = []
-        self._handing_out: list[dist.Work] = []
+    def __init__(self, levels: Sequence[Collectives]) -> None:
+        self._levels = [level for level in levels if level.num_ranks > 1]
+        self._scratch: list[list[Tensor]] = []
+        self._travelling: list[_Travelling] = []
 
-    def start(self, bucket: Tensor) -> None:
-        number = len(self._handing_in)
-        # One buffer for each bucket of a step, made in the first step and kept.
-        if number == len(self._received):
-            self._received.append(torch.empty_like(bucket))  # kept: fresh memory costs more than the sum
-        self._handing_in.append((bucket, self._collectives.all_to_all(self._received[number], bucket)))
-        # The one before has most likely arrived by now, and is added up while this one travels.
-        if number:
-            self._hand_out(number - 1)
+    def start(self, rows: Sequence[Tensor]) -> None:
+        (bucket,) = rows
+        if not self._levels:
+            return
+        number = len(self._travelling)
+        # Of each bucket of a step, made in the first step and kept: fresh memory costs more than the sum.
+        if number == len(self._scratch):
+            self._scratch.append(_scratch(bucket, self._levels))
+        # The last collective of each is waited for by `finish` alone: nothing else depends on it.
+        earlier = [each for each in self._travelling if not each.is_last]
+        self._travelling.append(_Travelling(bucket, self._levels, self._scratch[number]))
+        for each in earlier:
+            each.go_on()
 
     def finish(self) -> None:
-        if self._handing_in:
-            self._hand_out(len(self._handing_in) - 1)
-        for pending in self._handing_out:
-            pending.wait()
-        self._handing_in, self._handing_out = [], []
+        while on_their_way := [each for each in self._travelling if not each.is_last]:
+            for each in on_their_way:
+                each.go_on()
+        for each in self._travelling:
+            each.arrive()
+        self._travelling = []
 
-    def _hand_out(self, number: int) -> None:
-        bucket, pending = self._handing_in[number]
-        self._collectives.wait(pending)
-        # Every rank adds the same operands in the same tree, each for its own part.
-        own = tree_sum(self._received[number].view(self._collectives.num_ranks, -1))
-        self._handing_out.append(self._collectives.all_gather(bucket, own))
+
+class _Travelling:
+    """One bucket on its way up the levels and down again; its first collective is issued."""
+
+    def __init__(self, bucket: Tensor, levels: Sequence[Collectives], scratch: Sequence[Tensor]) -> None:
+        self._levels, self._scratch = levels, scratch
+        self._parts = [bucket]
+        """On each level, what this rank sums of the level below."""
+        self._level, self._rises = 0, True
+        self._issue()
+
+    @property
+    def is_last(self) -> bool:
+        return self._level == 0 and not (self._rises and self._is_scattered(0))
+
+    def go_on(self) -> None:
+        """Wait for its last collective and issue the next."""
+        self.arrive()
+        if self._rises and self._is_scattered(self._level):
+            # Every rank adds the same operands in the same tree, each for its own part.
+            self._parts.append(tree_sum(self._scratch[self._level].view(self._levels[self._level].num_ranks, -1)))
+            self._rises = self._level + 1 < len(self._levels)
+            self._level += self._rises
+        else:
+            self._rises = False
+            self._level -= 1
+        self._issue()
+
+    def arrive(self) -> None:
+        self._levels[self._level].wait(self._pending)
+
+    def _issue(self) -> None:
+        level, part = self._levels[self._level], self._parts[self._level]
+        if not self._rises:
+            self._pending = level.all_gather(part, self._parts[self._level + 1])
+        elif self._is_scattered(self._level):
+            self._pending = level.all_to_all(self._scratch[self._level], part)
+        else:
+            self._pending = level.all_reduce(part)
+
+    def _is_scattered(self, level: int) -> bool:
+        # a + b is b + a: the tree of two needs no order, and where nothing lies above it no parts.
+        return level + 1 < len(self._levels) or self._levels[level].num_ranks > 2
+
+
+def _scratch(bucket: Tensor, levels: Sequence[Collectives]) -> list[Tensor]:
+    """What each level receives of a bucket: as much as the level hands in."""
+    received, length = [], bucket.numel()
+    for level in levels:
+        received.append(bucket.new_empty(length))
+        length //= level.num_ranks
+    return received
 
 
 def tree_sum(rows: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,7 @@ from torch import Tensor
 from headway.training.launch.base import protocol
 from headway.training.observe.traffic import TrafficMeter, size_bytes
 from headway.training.ranks.keyed_store import store_of_attempt
+from headway.training.ranks.levels import Level, level_sizes, make_levels
 
 COLLECTIVE_TIMEOUT_S = 120
 PATIENCE_S = 3600.0
@@ -31,6 +33,8 @@ class ProcessGroup:
     device: torch.device
     meetings: dist.ProcessGroup | None = None
     """None: the default group, which is not patient."""
+    levels: tuple[Level, ...] = field(default=(), compare=False)
+    """On which sums of gradients are made where a host has several ranks, innermost first; empty: on one."""
     traffic: TrafficMeter = field(default_factory=TrafficMeter, compare=False)
     """What the engine's collectives cost this rank."""
 
@@ -118,9 +122,17 @@ def init_process_group(*, rank: int, world_size: int) -> Iterator[ProcessGroup]:
             dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=world_size)
         # gloo also beside NCCL: meetings are of CPU tensors, and may take as long as a read of a whole checkpoint.
         meetings = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_S))
+        # Of its members alone: with a thousand ranks each would wait for groups that it is not in.
+        new_group = partial(dist.new_group, backend=backend, timeout=timeout, use_local_synchronization=True)
+        levels = make_levels(level_sizes(os.environ, world_size), rank, new_group)
         try:
             process_group = ProcessGroup(
-                rank=rank, world_size=world_size, device=device, meetings=meetings, traffic=TrafficMeter(device)
+                rank=rank,
+                world_size=world_size,
+                device=device,
+                meetings=meetings,
+                levels=levels,
+                traffic=TrafficMeter(device),
             )
             yield process_group
             process_group.barrier()  # nobody leaves while another still needs it

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from headway.training.config.batch_ramp import BatchRampSpec
+from headway.training.config.compression_spec import IntegerCompressionSpec
 from headway.training.config.optimizer import EmaSpec, OptimizerSpec, ParameterGroupSpec
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.seeds import derive
@@ -198,6 +199,8 @@ TOO_LARGE = LossScaleSpec(initial_exponent=14, growth_interval_steps=2)
 # Short, so that each step moves it by much.
 AVERAGED = EmaSpec(decay=0.7)
 
+INT8 = IntegerCompressionSpec(kind="int8", islands=4, block=64)
+
 CASES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
     **{name: partial(shipped, name) for name in SHIPPED},
     "bf16": partial(shipped, "language-model", precision="bf16"),
@@ -211,6 +214,13 @@ CASES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
         gradient_compression="fp16",
         loss_scale=LossScaleSpec(initial_exponent=11, growth_interval_steps=2),
     ),
+    "int8": partial(shipped, "language-model", gradient_compression=INT8),
+    "int8-fp16": partial(own, perceptron, (6,), precision="fp16", loss_scale=TOO_LARGE, gradient_compression=INT8),
+    "int8-forgetful": partial(
+        shipped, "tabular-classifier", gradient_compression=INT8.model_copy(update={"feedback": False})
+    ),
+    "int8-batch-ramp": partial(own, Normalised, (3, 8, 8), gradient_compression=INT8, **GROWING),
+    "int32": partial(own, Sparse, (5,), 50, gradient_compression=IntegerCompressionSpec(kind="int32", islands=8)),
     "batch-norm": partial(own, Normalised, (3, 8, 8), ema=AVERAGED),
     "batch-norm-bf16": partial(own, Normalised, (3, 8, 8), precision="bf16"),
     "batch-ramp": partial(own, Normalised, (3, 8, 8), ema=AVERAGED, optimizer=FOLLOWING, **GROWING),

@@ -37,12 +37,14 @@ def changing_worlds(draw: random.Random, sizes: Sequence[int]) -> list[int]:
     return [*drawn, *drawn][:4]
 
 
-def resumes(seed: int, num_steps: int, cases: Sequence[str], sizes: Sequence[int]) -> list[Found]:
+def resumes(
+    seed: int, num_steps: int, cases: Sequence[str], sizes: Sequence[int], chain: str = "resumed"
+) -> list[Found]:
     """Rounds from step 0 to the last, cut at random and each on another number of ranks."""
     draw = random.Random(seed)
     cuts = [0, *sorted(draw.sample(range(1, num_steps), 3)), num_steps]
     worlds = changing_worlds(draw, sizes)
     return [
-        {"world_size": world, "chain": "resumed", "cases": dict.fromkeys(cases, (first, last))}
+        {"world_size": world, "chain": chain, "cases": dict.fromkeys(cases, (first, last))}
         for world, first, last in zip(worlds, cuts, cuts[1:], strict=False)
     ]

@@ -10,8 +10,9 @@ from tests.training.exact.rounds import Found, resumes, run
 
 SHIPPED = ("language-model", "image-classifier", "tabular-classifier")
 EVERYWHERE = ("language-model", "fp16", "batch-norm")
+INTEGERS = ("int8", "int8-fp16", "int8-forgetful", "int8-batch-ramp", "int32")
 """Also on eight ranks, and through checkpoints on changing numbers of ranks."""
-ON_TWO = (*EVERYWHERE, "batch-ramp", "compressed-bf16", "fp16-compressed-fp16")
+ON_TWO = (*EVERYWHERE, *INTEGERS, "batch-ramp", "compressed-bf16", "fp16-compressed-fp16")
 """Two ranks exchange by other collectives than four; a sum of two has but one order."""
 SAME_BITS = (
     *SHIPPED,
@@ -49,6 +50,10 @@ def rounds(request, tmp_path_factory) -> dict[str, list[Found]]:
         "one step": {"world_size": 1, "cases": {"batch-norm": (0, 1)}},
         "refused": {"world_size": 1, "cases": dict.fromkeys(REFUSED, (0, 1))},
         **{f"resumed {index}": job for index, job in enumerate(resumes(SEED, NUM_STEPS, EVERYWHERE, request.param))},
+        **{
+            f"resumed integers {index}": job
+            for index, job in enumerate(resumes(SEED, NUM_STEPS, INTEGERS, (1, 2, 4), chain="integers"))
+        },
     }
     return dict(zip(jobs, run(tmp_path_factory.mktemp("rounds"), list(jobs.values())), strict=True))
 
@@ -77,12 +82,13 @@ def test_different_cases_have_different_bits(rounds):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("case", EVERYWHERE)
+@pytest.mark.parametrize("case", [*EVERYWHERE, *INTEGERS])
 def test_a_run_resumed_at_random_steps_on_other_numbers_of_ranks_ends_with_the_same_bits(rounds, case):
-    last = rounds["resumed 3"][0][case]
+    how = "resumed integers" if case in INTEGERS else "resumed"
+    last = rounds[f"{how} 3"][0][case]
     alone = rounds["1"][0][case]
     assert (last["digest"], last["scalars"]) == (alone["digest"], alone["scalars"]), f"seed {SEED}"
-    losses = [loss for index in range(4) for loss in rounds[f"resumed {index}"][0][case]["losses"]]
+    losses = [loss for index in range(4) for loss in rounds[f"{how} {index}"][0][case]["losses"]]
     assert losses == alone["losses"]
 
 
@@ -99,7 +105,7 @@ def test_batch_statistics_of_meshes_are_those_of_all_replicas_too(rounds, case):
 
 @pytest.mark.process
 def test_steps_that_overflow_in_fp16_are_skipped_by_all_ranks(rounds):
-    for case in ("fp16", "fp16-compressed-fp16"):
+    for case in ("fp16", "fp16-compressed-fp16", "int8-fp16"):
         for size in ("1", "2", "4"):
             assert {rank[case]["num_skipped"] for rank in rounds[size]} == {rounds["1"][0][case]["num_skipped"]}
         assert 0 < rounds["1"][0][case]["num_skipped"] < NUM_STEPS

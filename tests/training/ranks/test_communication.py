@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from headway.training.ranks.communication import Collectives, LocalExchange, PairExchange, TreeExchange, tree_exchange
+from headway.training.ranks.communication import Collectives, TreeExchange
 from headway.training.ranks.distributed import ProcessGroup
 
 

@@ -91,6 +91,12 @@ class LaunchSpec(Frozen):
     )
     nodes: int = Field(2, ge=1, description="Number of torchrun agents.")
     ranks_per_node: int = Field(1, ge=1, description="Worker processes of each agent.")
+    nodes_per_rack: int = Field(
+        1,
+        ge=1,
+        description="Consecutive nodes that share a switch; with more than one rank a node, sums of gradients leave a "
+        "rack once. 1: nobody knows.",
+    )
     min_nodes: int | None = Field(
         None, ge=1, description="Fewest agents to continue with when hosts are lost; `nodes` without it."
     )
@@ -332,6 +338,7 @@ def rank_environment(
         protocol.NODE: str(node),
         # All local nodes share this machine's processors and memory; ranks divide them by this number.
         protocol.RANKS_HERE: str(spec.ranks_per_node * (spec.nodes if is_local else 1)),
+        protocol.NODES_PER_RACK: str(spec.nodes_per_rack),
         protocol.STOP_GRACE_S: f"{spec.stop_grace_s:g}",
         **gang.stop.environment(),
     }

@@ -1,0 +1,129 @@
+"""Gradients that travel as whole numbers, which add up to the same sum in any order and on any number of ranks.
+
+The global batch is made of islands, each a subtree of the replicas. Each island rounds its own gradient, and so the
+bits depend on islands and never on ranks. A block of elements has one scale, which all islands share: the smallest power
+of two at which no island's whole number is larger than its levels, after IntSGD (Mishchenko et al., ICLR 2022). What
+rounding takes off an island adds to its next gradient: error feedback (Seide et al., 2014; Karimireddy et al., 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from headway.training.config.compression_spec import IntegerCompressionSpec
+from headway.training.ranks.communication import Collectives, Exchange
+
+TYPES = {"int8": torch.int8, "int32": torch.int32}
+SMALLEST_EXPONENT = -100
+"""Of a scale, which has to have an inverse in fp32. What is smaller is kept for later, or lost without feedback."""
+
+
+class _Rounded(NamedTuple):
+    rows: Sequence[Tensor]
+    values: list[Tensor]
+    """Of each island, what is to be rounded, flat."""
+    maxima: Tensor
+    pending: dist.Work | None
+
+
+class IntegerExchange:
+    """Sums the islands of all ranks. A gradient that is not finite anywhere makes its block's sum so on every rank.
+
+    Args:
+        collectives: all ranks'.
+        sums: how whole numbers travel.
+        length: of all buckets of a step; each is a whole number of blocks.
+    """
+
+    def __init__(
+        self,
+        spec: IntegerCompressionSpec,
+        collectives: Collectives,
+        sums: Exchange,
+        *,
+        islands_of_rank: int,
+        length: int,
+        device: torch.device,
+    ) -> None:
+        self._spec, self._collectives, self._sums = spec, collectives, sums
+        self.loss_scale = 1.0
+        """What gradients are multiplied by; what is kept for later is not."""
+        # Of two tensors, since a save may still read what the next step is not to change.
+        shape = (islands_of_rank, length) if spec.feedback else (0, 0)
+        self.residuals, self._next_residuals = (torch.zeros(shape, device=device) for _ in range(2))
+        """What each of this rank's islands adds to its next gradient (islands, length)."""
+        self._totals = torch.empty(length, dtype=TYPES[spec.kind], device=device)
+        self._started: list[_Rounded] = []
+        self._scales: list[Tensor] = []
+        self._ends: list[int] = [0]
+
+    def start(self, rows: Sequence[Tensor]) -> None:
+        place = slice(self._ends[-1], self._ends[-1] + rows[-1].numel())
+        self._ends.append(place.stop)
+        values, maxima = [], []
+        for island, row in enumerate(rows):
+            if self._spec.feedback:
+                old, new = self.residuals[island, place], self._next_residuals[island, place]
+                # The scale is a power of two: dividing by it rounds nothing.
+                row = torch.add(old, row, alpha=1 / self.loss_scale, out=new)
+            values.append(row)
+            maxima.append(torch.linalg.vector_norm(row.view(-1, self._spec.block), ord=torch.inf, dim=1))
+        largest = maxima[0] if len(maxima) == 1 else torch.stack(maxima).amax(dim=0)
+        # Backends keep or drop a NaN by the rank that has it, and it would round to some number.
+        largest = torch.nan_to_num_(largest, nan=torch.inf, posinf=torch.inf)
+        pending = self._collectives.maximum(largest) if self._collectives.num_ranks > 1 else None
+        self._started.append(_Rounded(rows, values, largest, pending))
+        # The bucket before has its scales by now, most likely.
+        if len(self._started) > 1:
+            self._round(len(self._started) - 2)
+
+    def finish(self) -> None:
+        if self._started:
+            self._round(len(self._started) - 1)
+        self._sums.finish()
+        for number, bucket in enumerate(self._started):
+            sums = bucket.rows[-1].view(-1, self._spec.block)
+            # Without feedback values have the gradient's own scale.
+            unit = self.loss_scale if self._spec.feedback else 1.0
+            sums.copy_(self._total(number).view_as(sums)).mul_((self._scales[number] * unit)[:, None])
+        self.residuals, self._next_residuals = self._next_residuals, self.residuals
+        self._started, self._scales, self._ends = [], [], [0]
+
+    def discard(self) -> None:
+        """Take back what the last step left for the next."""
+        self.residuals, self._next_residuals = self._next_residuals, self.residuals
+
+    def _round(self, number: int) -> None:
+        _, values, maxima, pending = self._started[number]
+        if pending is not None:
+            self._collectives.wait(pending)
+        scales = _scales(maxima, self._spec.levels)
+        self._scales.append(scales)
+        inverse, total = (1 / scales)[:, None], self._total(number)
+        for island, value in enumerate(values):
+            blocks = value.view(-1, self._spec.block)
+            rounded = torch.mul(blocks, inverse).round_()
+            if self._spec.feedback:
+                blocks.addcmul_(rounded, scales[:, None], value=-1)
+            if island:
+                total.add_(rounded.to(total.dtype).view(-1))
+            else:
+                total.copy_(rounded.view(-1))
+        self._sums.start([total])
+
+    def _total(self, number: int) -> Tensor:
+        return self._totals[self._ends[number] : self._ends[number + 1]]
+
+
+def _scales(maxima: Tensor, levels: int) -> Tensor:
+    """For each block the smallest power of two by which its largest value comes to `levels` at most; else infinite."""
+    mantissa, exponent = torch.frexp(maxima / levels)
+    # Exactly a power of two is one itself; 0 has the mantissa 0.
+    exponent = (exponent - (mantissa == 0.5).int()).clamp_(min=SMALLEST_EXPONENT)
+    scales = torch.ldexp(torch.ones_like(maxima), exponent)
+    return torch.where(torch.isfinite(maxima), scales, torch.inf)
