@@ -9,19 +9,17 @@ buckets. The slow link is two network namespaces with a token bucket of 1 Gbit/s
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import shutil
 import socket
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from benchmarks.exact_gang import MODELS, Request, Taken
 from benchmarks.figures import Figure, show
+from benchmarks.slow_hosts import LINK, slow_hosts, why_no_slow_hosts
 
 LIMIT = "<= 1.05"
 RATE = "1gbit"
@@ -60,12 +58,13 @@ def measured(request: Request, *, slow: bool) -> dict[str, Taken]:
     """What steps took, by replicas a rank; nothing where a slow link cannot be made."""
     if not slow:
         return run(request, [()] * request.world_size, {})
-    reason = why_no_slow_link()
+    reason = why_no_slow_hosts()
     if reason:
         print(f"skipped: no link of {RATE} ({reason})", file=sys.stderr)
         return {}
-    with slow_link() as (prefixes, address, interface):
-        return run(request.model_copy(update={"master": address}), prefixes, {"GLOO_SOCKET_IFNAME": interface})
+    with slow_hosts(request.world_size, RATE) as hosts:
+        request = request.model_copy(update={"master": hosts[0].address})
+        return run(request, [host.prefix for host in hosts], {"GLOO_SOCKET_IFNAME": LINK})
 
 
 def run(request: Request, prefixes: Sequence[Sequence[str]], environment: dict[str, str]) -> dict[str, Taken]:
@@ -122,59 +121,6 @@ def figures(case: str, taken: Taken) -> list[Figure]:
         ),
         Figure(name=f"exact, {case}", value=ratio(best), ratio_to=f"DDP at its best ({best})"),
     ]
-
-
-def why_no_slow_link() -> str:
-    """Empty if there can be one."""
-    missing = [program for program in ("ip", "tc") if shutil.which(program) is None]
-    if missing:
-        return f"no {' and no '.join(missing)}"
-    if os.geteuid() != 0:
-        return "not root"
-    tried = _call("ip", "netns", "add", _namespace(0), check=False)
-    if tried.returncode:
-        return tried.stderr.strip()
-    _call("ip", "netns", "delete", _namespace(0))
-    return ""
-
-
-@contextlib.contextmanager
-def slow_link() -> Iterator[tuple[list[tuple[str, ...]], str, str]]:
-    """Two namespaces with a slow link between: how to run a command in each, the first one's address, the interface."""
-    names, link = [_namespace(0), _namespace(1)], "eth0"
-    folders = [Path("/etc/netns") / name for name in names]
-    try:
-        for name, folder in zip(names, folders, strict=True):
-            _call("ip", "netns", "add", name)
-            # Without a name server that answers, every rendezvous waits for one.
-            folder.mkdir(parents=True)
-            (folder / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
-            hosts = "".join(f"{_address(index)} {each}\n" for index, each in enumerate(names))
-            (folder / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
-        _call("ip", "link", "add", link, "netns", names[0], "type", "veth", "peer", "name", link, "netns", names[1])
-        for index, name in enumerate(names):
-            _call("ip", "-n", name, "addr", "add", f"{_address(index)}/24", "dev", link)
-            for each in ("lo", link):
-                _call("ip", "-n", name, "link", "set", each, "up")
-            shape = ("root", "tbf", "rate", RATE, "burst", "256kb", "latency", "50ms")
-            _call("tc", "-n", name, "qdisc", "add", "dev", link, *shape)
-        yield [("ip", "netns", "exec", name) for name in names], _address(0), link
-    finally:
-        for name, folder in zip(names, folders, strict=True):
-            _call("ip", "netns", "delete", name, check=False)
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _namespace(index: int) -> str:
-    return f"headway{os.getpid()}-{index}"
-
-
-def _address(index: int) -> str:
-    return f"10.78.0.{index + 1}"
-
-
-def _call(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, check=check, capture_output=True, text=True)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class IntegerCompressionSpec(Frozen):
     )
     feedback: bool = Field(
         default=True,
-        description="Each island adds what rounding took off to its next gradient. Its state is one gradient an island.",
+        description="Each island adds what rounding took off to its next gradient. Its state: a gradient an island.",
     )
     block: int = Field(default=256, description="Elements that share a scale, a power of two from 32 to 65,536.")
 

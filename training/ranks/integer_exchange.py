@@ -1,9 +1,10 @@
 """Gradients that travel as whole numbers, which add up to the same sum in any order and on any number of ranks.
 
 The global batch is made of islands, each a subtree of the replicas. Each island rounds its own gradient, and so the
-bits depend on islands and never on ranks. A block of elements has one scale, which all islands share: the smallest power
-of two at which no island's whole number is larger than its levels, after IntSGD (Mishchenko et al., ICLR 2022). What
-rounding takes off an island adds to its next gradient: error feedback (Seide et al., 2014; Karimireddy et al., 2019).
+bits depend on islands and never on ranks. A block of elements has one scale, which all islands share: the smallest
+power of two at which no island's whole number is larger than its levels, after IntSGD (Mishchenko et al., ICLR 2022).
+What rounding takes off an island adds to its next gradient: error feedback (Seide et al., 2014; Karimireddy et al.,
+2019).
 """
 
 from __future__ import annotations

@@ -39,7 +39,9 @@ def level_sizes(environment: Mapping[str, str], world_size: int) -> dict[str, in
     num_racks, rest = divmod(num_hosts, per_rack)
     sizes = {"host": per_agent}
     # A lost host may leave racks of unequal size; then hosts meet on one level.
-    sizes |= {"rack": per_rack, "racks": num_racks} if per_rack > 1 and num_racks > 1 and not rest else {"hosts": num_hosts}
+    sizes |= (
+        {"rack": per_rack, "racks": num_racks} if per_rack > 1 and num_racks > 1 and not rest else {"hosts": num_hosts}
+    )
     # The tree is binary: a level that is not a whole subtree would give other bits.
     return sizes if all(size & (size - 1) == 0 for size in sizes.values()) else {}
 

@@ -7,6 +7,7 @@ round does; ranks are forks. What became of each case is written beside the roun
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ from headway.training.checkpoint.pieces import Piece, pieces_of
 from headway.training.engine.learner import Learner
 from headway.training.parallel import gradients
 from headway.training.ranks.distributed import ProcessGroup, enable_determinism
+from headway.training.ranks.levels import make_levels
 from tests.training.exact.cases import CASES, batch
 
 BUCKET_BYTES = 4 * 256
@@ -92,7 +94,9 @@ def run_rank(folder: Path, number: int, rank: int, job: dict[str, object]) -> No
     if world_size > 1:
         store = dist.FileStore(str(folder / f"store-{number}"), world_size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    process_group = ProcessGroup(rank=rank, world_size=world_size, device=torch.device("cpu"))
+    new_group = functools.partial(dist.new_group, use_local_synchronization=True)
+    levels = make_levels(job.get("levels", {}), rank, new_group)
+    process_group = ProcessGroup(rank=rank, world_size=world_size, device=torch.device("cpu"), levels=levels)
     found = {}
     for name, (first, last) in job["cases"].items():
         try:

@@ -23,6 +23,8 @@ SAME_BITS = (
     "sparse",
     "checkpointed",
 )
+ON_HOSTS = ("language-model", "compressed-bf16", "fp16-compressed-fp16", "int8", "int8-fp16")
+IN_RACKS = ("language-model", "fp16")
 REFUSED = {
     "reentrant": r"model\.block\.\d\.(weight|bias): its gradient arrived twice .*use_reentrant=False",
     "remembers": r"model\.mean: training changes this buffer",
@@ -46,6 +48,16 @@ def rounds(request, tmp_path_factory) -> dict[str, list[Found]]:
             for size, cases in ((1, SAME_BITS), (2, ON_TWO), (4, SAME_BITS), (8, EVERYWHERE))
             if size in request.param
         },
+        "2 x 2": {
+            "world_size": 4,
+            "levels": {"host": 2, "hosts": 2},
+            "cases": dict.fromkeys(ON_HOSTS, (0, NUM_STEPS)),
+        },
+        "2 x 2 x 2": {
+            "world_size": 8,
+            "levels": {"host": 2, "rack": 2, "racks": 2},
+            "cases": dict.fromkeys(IN_RACKS, (0, NUM_STEPS)),
+        },
         "fast": {"world_size": 2, "cases": dict.fromkeys(("batch-norm-fast", "batch-norm-sharded"), (0, 1))},
         "one step": {"world_size": 1, "cases": {"batch-norm": (0, 1)}},
         "refused": {"world_size": 1, "cases": dict.fromkeys(REFUSED, (0, 1))},
@@ -62,7 +74,7 @@ def rounds(request, tmp_path_factory) -> dict[str, list[Found]]:
 @pytest.mark.parametrize("case", SAME_BITS)
 def test_weights_moments_losses_norms_and_scales_have_the_same_bits_on_any_number_of_ranks(rounds, case):
     alone = rounds["1"][0][case]
-    for size in ("2", "4", "8"):
+    for size in ("2", "4", "2 x 2", "2 x 2 x 2", "8"):
         for rank in rounds.get(size, ()):
             if case in rank:
                 for what in ("digest", "losses", "norms", "noise_scales", "scalars", "buffers"):
@@ -129,6 +141,27 @@ def test_every_collective_is_counted_and_compression_halves_its_bytes(rounds):
         assert plain[kind][1] == 2 * compressed[kind][1]
         assert plain[kind][2] > 0
         assert plain["all_gather"][0] > 0, "losses are gathered"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("case", "share"), [("language-model", 1.0), ("compressed-bf16", 0.5)])
+def test_a_host_of_two_ranks_sends_each_sum_to_other_hosts_once(rounds, case, share):
+    """On one level each of its ranks sends as much to other hosts as a host does on two."""
+    sent_bytes = {kind: cost[1] for kind, cost in rounds["2 x 2"][0][case]["traffic"].items()}
+    flat = rounds["4"][0]["language-model"]["traffic"]
+    # The other host has two of the three ranks to which a rank of four sends.
+    leave_host_flat = 2 / 3 * 2 * flat["all_to_all"][1]
+    assert sent_bytes["all_reduce/hosts"] == pytest.approx(leave_host_flat / 2 * share)
+    assert sent_bytes["all_to_all/host"] == sent_bytes["all_gather/host"] > 0
+
+
+@pytest.mark.process
+def test_whole_numbers_send_a_quarter_of_the_bytes(rounds):
+    """And for each block of 64 a scale of 4 bytes."""
+    plain, integers = (rounds["4"][0][case]["traffic"] for case in ("language-model", "int8"))
+    assert integers["all_to_all"][1] / plain["all_to_all"][1] == pytest.approx(0.25, rel=0.01)
+    plain, integers = (rounds["2"][0][case]["traffic"]["all_reduce"][1] for case in ("language-model", "int8"))
+    assert integers / plain == pytest.approx(0.25 + 1 / 64, rel=0.01)
 
 
 @pytest.mark.long

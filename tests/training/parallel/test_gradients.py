@@ -59,6 +59,52 @@ def test_replicas_one_after_another_add_up_as_the_tree(num_replicas):
         assert torch.equal(torch.cat([parameter.grad.flatten() for parameter in reversed(parameters)]), expected)
 
 
+class Rows:
+    """In place of an exchange: keeps what each island hands in, and hands out their sum in tree order."""
+
+    def __init__(self):
+        self.rows = []
+
+    def start(self, rows):
+        self.rows.append(torch.stack([row.clone() for row in rows]))
+        rows[-1].copy_(tree_sum(self.rows[-1].clone()))
+
+    def finish(self): ...
+
+
+@pytest.mark.parametrize(("num_replicas", "islands"), [(1, 1), (8, 1), (8, 2), (8, 4), (8, 8), (16, 2), (4, 4), (2, 1)])
+def test_each_island_hands_in_the_sum_of_its_own_replicas(num_replicas, islands):
+    parameters = [nn.Parameter(torch.zeros(5, 3)), nn.Parameter(torch.zeros(7))]
+    coefficients = awkward_values(num_replicas, 22)
+    exchange = Rows()
+    tree = GradientTree(
+        dict(zip("ab", parameters, strict=True)),
+        collectives=ALONE,
+        num_replicas=num_replicas,
+        exchange=exchange,
+        islands_of_rank=islands,
+        bucket_elements=16,
+        block_elements=4,
+    )
+    for _ in range(2):  # buffers are used again in the next step
+        exchange.rows.clear()
+        for row in coefficients:
+            tree.begin_replica()
+            flat = torch.cat([parameter.flatten() for parameter in reversed(parameters)])
+            (flat * row).sum().backward()
+            tree.end_replica()
+        total = tree.total()
+
+        handed_in = torch.cat(exchange.rows, dim=1)
+        assert handed_in.shape == (islands, -(-22 // max(num_replicas, 4)) * max(num_replicas, 4))
+        for island, part in zip(handed_in, coefficients.chunk(islands), strict=True):
+            assert torch.equal(island[:22], tree_sum(part.clone()))
+        assert torch.equal(total[:22], tree_sum(coefficients.clone()))
+        by_name = tree.by_name(handed_in)
+        assert torch.equal(by_name["b"], handed_in[:, :7])
+        assert torch.equal(by_name["a"], handed_in[:, 7:22].view(islands, 5, 3))
+
+
 @pytest.mark.parametrize("shape", [(1,), (37,), (16, 512), (13, 33), (5, 3, 3, 3), (3, 9000), (40, 1), (50, 4096)])
 def test_squares_of_rows_are_the_same_bits_however_rows_are_cut(shape):
     gradient = awkward_values(*shape)
@@ -138,7 +184,8 @@ class Noted:
     def __init__(self, arrived):
         self.arrived, self.seen = arrived, []
 
-    def start(self, bucket):
+    def start(self, rows):
+        (bucket,) = rows
         self.seen.append((len(bucket), len(self.arrived)))
 
     def finish(self): ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import pytest
@@ -26,8 +27,8 @@ class Late(NamedTuple):
 class LateCollectives:
     """What rank 0 of some ranks sees when each of them contributes the same values, times its rank + 1."""
 
-    def __init__(self, num_ranks):
-        self.num_ranks, self.calls = num_ranks, []
+    def __init__(self, num_ranks, calls=None):
+        self.num_ranks, self.calls = num_ranks, [] if calls is None else calls
         self.factors = torch.arange(1.0, num_ranks + 1)
 
     def all_reduce(self, tensor):
@@ -48,24 +49,25 @@ class LateCollectives:
         return Late(self.calls, name, work)
 
 
-@pytest.mark.parametrize("num_ranks", [2, 4, 8])
-def test_an_exchange_hands_out_sums_only_after_they_have_arrived(num_ranks):
-    exchange = tree_exchange(LateCollectives(num_ranks))
+@pytest.mark.parametrize("sizes", [(1,), (2,), (4,), (8,), (2, 2), (2, 4), (4, 1), (2, 2, 2), (4, 2, 2)], ids=str)
+@pytest.mark.parametrize("num_buckets", [0, 1, 3, 7])
+def test_an_exchange_hands_out_sums_only_after_they_have_arrived(sizes, num_buckets):
+    exchange = TreeExchange([LateCollectives(size) for size in sizes])
     for _ in range(2):  # buffers are used again in the next step
-        buckets = [torch.full((16,), float(value)) for value in range(3)]
+        buckets = [torch.full((16,), float(value)) for value in range(num_buckets)]
         for bucket in buckets:
-            exchange.start(bucket)
+            exchange.start([bucket])
         exchange.finish()
-        total = num_ranks * (num_ranks + 1) / 2
-        assert [bucket.tolist() for bucket in buckets] == [[value * total] * 16 for value in range(3)]
+        total = math.prod(size * (size + 1) / 2 for size in sizes)
+        assert [bucket.tolist() for bucket in buckets] == [[value * total] * 16 for value in range(num_buckets)]
 
 
 def test_a_buckets_second_half_is_issued_after_the_next_ones_first_half():
     """Every rank issues the same calls in the same order, whatever arrives first."""
     collectives = LateCollectives(4)
-    exchange = TreeExchange(collectives)
+    exchange = TreeExchange([collectives])
     for value in range(3):
-        exchange.start(torch.full((4,), float(value)))
+        exchange.start([torch.full((4,), float(value))])
     exchange.finish()
     assert [call for call in collectives.calls if not call.startswith("wait")] == [
         "all_to_all",
@@ -77,9 +79,20 @@ def test_a_buckets_second_half_is_issued_after_the_next_ones_first_half():
     ]
 
 
-def test_the_way_depends_on_the_number_of_ranks_and_one_rank_says_nothing():
-    kinds = [type(tree_exchange(LateCollectives(size))) for size in (1, 2, 4)]
-    assert kinds == [LocalExchange, PairExchange, TreeExchange]
+def test_of_two_ranks_above_which_nothing_lies_neither_hands_out_parts_and_one_rank_says_nothing():
+    for sizes, expected in (
+        ((1,), []),
+        ((2,), ["all_reduce"]),
+        ((4,), ["all_to_all", "all_gather"]),
+        ((2, 2), ["all_to_all", "all_reduce", "all_gather"]),
+        ((2, 4), ["all_to_all", "all_to_all", "all_gather", "all_gather"]),
+    ):
+        calls: list[str] = []
+        levels = [LateCollectives(size, calls) for size in sizes]
+        exchange = TreeExchange(levels)
+        exchange.start([torch.ones(8)])
+        exchange.finish()
+        assert [call for call in calls if not call.startswith("wait")] == expected
     alone = Collectives(ProcessGroup(rank=0, world_size=1, device=torch.device("cpu")))
     rows = torch.ones(2, 3)
     assert torch.equal(alone.gather(rows), rows)
