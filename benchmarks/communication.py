@@ -96,7 +96,7 @@ def figures(layout: str, rate: str, elements: int, taken: Mapping[str, Sequence[
 
     def ratio(way: str, to: str, what: str) -> float:
         pairs = zip(taken[way], taken[to], strict=True)
-        return statistics.median(getattr(own, what) / getattr(its, what) for own, its in pairs)
+        return statistics.median(float(getattr(own, what)) / float(getattr(its, what)) for own, its in pairs)
 
     made = []
     for way, rounds in taken.items():
@@ -104,20 +104,19 @@ def figures(layout: str, rate: str, elements: int, taken: Mapping[str, Sequence[
         if way == levels:
             continue
         is_int8 = way == "int8"
-        base = levels if way != one_level else levels
         made.append(
             Figure(
                 name=f"{way}, {case}: time",
-                value=ratio(way, base, "wall_s"),
-                ratio_to=base,
+                value=ratio(way, levels, "wall_s"),
+                ratio_to=levels,
                 target=INT8_TIME if is_int8 and rate == "100mbit" else "",
             )
         )
         made.append(
             Figure(
                 name=f"{way}, {case}: bytes that leave a host",
-                value=ratio(way, base, "left_host_bytes"),
-                ratio_to=base,
+                value=ratio(way, levels, "left_host_bytes"),
+                ratio_to=levels,
                 target=INT8_BYTES if is_int8 else "",
             )
         )

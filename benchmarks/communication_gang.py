@@ -87,7 +87,7 @@ def ways(request: Request, process_group: ProcessGroup) -> dict[str, Way]:
 
 
 def all_reduced(request: Request) -> Way:
-    buckets = gradient(request, torch.float32).split(BUCKET_ELEMENTS)
+    buckets = torch.split(gradient(request, torch.float32), BUCKET_ELEMENTS)
 
     def way() -> None:
         for work in [dist.all_reduce(bucket, async_op=True) for bucket in buckets]:
@@ -98,7 +98,7 @@ def all_reduced(request: Request) -> Way:
 
 def in_buckets(exchange: Exchange, request: Request, dtype: torch.dtype, islands: int = 1) -> Way:
     rows = [gradient(request, dtype) for _ in range(islands)]
-    buckets = [list(bucket) for bucket in zip(*(row.split(BUCKET_ELEMENTS) for row in rows), strict=True)]
+    buckets = [list(bucket) for bucket in zip(*(torch.split(row, BUCKET_ELEMENTS) for row in rows), strict=True)]
 
     def way() -> None:
         for bucket in buckets:
