@@ -79,6 +79,7 @@ SET_BY_HEADWAY = {
     "HEADWAY_MACHINE": "The machine's name, as it is excluded by.",
     "HEADWAY_MANDATE": "The attempt's fence.",
     "HEADWAY_NODE": "Number of the node.",
+    "HEADWAY_NODES_PER_RACK": "How many consecutive nodes share a switch.",
     "HEADWAY_POD": "Name of the pod.",
     "HEADWAY_PODS": "How a job's supervisor reaches its pods.",
     "HEADWAY_POD_ADDRESS": "Address of the pod.",

@@ -8,10 +8,9 @@ from pydantic import Field, model_validator
 
 from headway.data_contracts.store.documents import Frozen
 
-INT8_MAX = 127
-INT32_LEVELS = 1 << 24
-"""What fp32 holds exactly; with up to 64 islands sums stay below 2^30."""
-MAX_ISLANDS = {"int8": 64, "int32": 64}
+LARGEST_SUM = {"int8": 127, "int32": 1 << 24}
+"""Of all islands; beyond 2^24 fp32 does not hold every whole number."""
+MAX_ISLANDS = 64
 
 
 class IntegerCompressionSpec(Frozen):
@@ -26,7 +25,7 @@ class IntegerCompressionSpec(Frozen):
     islands: int = Field(
         default=4,
         description="Equal parts of the global batch that are each rounded once, a power of two. As many ranks at most "
-        "can share a batch. The fewer, the finer int8 rounds: to 127 / islands levels.",
+        "can share a batch. The fewer, the finer they are rounded: int8 to 127 / islands levels.",
     )
     feedback: bool = Field(
         default=True,
@@ -36,9 +35,8 @@ class IntegerCompressionSpec(Frozen):
 
     @model_validator(mode="after")
     def _are_powers_of_two(self) -> Self:
-        most = MAX_ISLANDS[self.kind]
-        if self.islands < 1 or self.islands & (self.islands - 1) or self.islands > most:
-            raise ValueError(f"islands: {self.islands} is no power of two from 1 to {most}")
+        if self.islands < 1 or self.islands & (self.islands - 1) or self.islands > MAX_ISLANDS:
+            raise ValueError(f"islands: {self.islands} is no power of two from 1 to {MAX_ISLANDS}")
         if self.block & (self.block - 1) or not 32 <= self.block <= 65_536:
             raise ValueError(f"block: {self.block} is no power of two from 32 to 65,536")
         return self
@@ -46,7 +44,7 @@ class IntegerCompressionSpec(Frozen):
     @property
     def levels(self) -> int:
         """The largest number that an island may say, so that the sum of all fits."""
-        return INT8_MAX // self.islands if self.kind == "int8" else INT32_LEVELS
+        return LARGEST_SUM[self.kind] // self.islands
 
     def __str__(self) -> str:
         return f"{self.kind}, {self.islands} islands{'' if self.feedback else ', no feedback'}"

@@ -59,6 +59,7 @@ class IntegerExchange:
         self.residuals, self._next_residuals = (torch.zeros(shape, device=device) for _ in range(2))
         """What each of this rank's islands adds to its next gradient (islands, length)."""
         self._totals = torch.empty(length, dtype=TYPES[spec.kind], device=device)
+        self._scratch = torch.empty(2, 0, device=device)
         self._started: list[_Rounded] = []
         self._scales: list[Tensor] = []
         self._ends: list[int] = [0]
@@ -91,7 +92,7 @@ class IntegerExchange:
             sums = bucket.rows[-1].view(-1, self._spec.block)
             # Without feedback values have the gradient's own scale.
             unit = self.loss_scale if self._spec.feedback else 1.0
-            sums.copy_(self._total(number).view_as(sums)).mul_((self._scales[number] * unit)[:, None])
+            torch.mul(self._total(number).view_as(sums), (self._scales[number] * unit)[:, None], out=sums)
         self.residuals, self._next_residuals = self._next_residuals, self.residuals
         self._started, self._scales, self._ends = [], [], [0]
 
@@ -106,15 +107,18 @@ class IntegerExchange:
         scales = _scales(maxima, self._spec.levels)
         self._scales.append(scales)
         inverse, total = (1 / scales)[:, None], self._total(number)
+        # Kept: fresh memory costs more than the arithmetic.
+        if self._scratch.shape[1] < total.numel():
+            self._scratch = self._scratch.new_empty(2, total.numel())
+        summed, other = (row[: total.numel()].view(-1, self._spec.block) for row in self._scratch)
         for island, value in enumerate(values):
             blocks = value.view(-1, self._spec.block)
-            rounded = torch.mul(blocks, inverse).round_()
+            rounded = torch.mul(blocks, inverse, out=other if island else summed).round_()
             if self._spec.feedback:
                 blocks.addcmul_(rounded, scales[:, None], value=-1)
             if island:
-                total.add_(rounded.to(total.dtype).view(-1))
-            else:
-                total.copy_(rounded.view(-1))
+                summed.add_(rounded)  # fp32 holds the sum of all islands exactly
+        total.copy_(summed.view(-1))
         self._sums.start([total])
 
     def _total(self, number: int) -> Tensor:
