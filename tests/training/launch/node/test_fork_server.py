@@ -18,8 +18,8 @@ import pytest
 
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.base.process_tree import process_state, processes_with
-from headway.training.launch.base.protocol import TOKEN
-from headway.training.launch.node.forked_guards import NO_TOKEN, SERVER, GuardForks, _forks, forking
+from headway.training.launch.base.protocol import NO_TOKEN, TOKEN
+from headway.training.launch.node.forked_guards import SERVER, GuardForks, _forks, forking
 from headway.training.launch.supervise.supervisor import supervise
 from tests.waiting import wait_until
 
