@@ -15,6 +15,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.flows.act.clean import CleanReport, clean, end_killed, print_clean
 from headway.flows.console.console import plain_console
 from headway.flows.console.environment import default_workspace
+from headway.flows.monitoring.pushing import push_quietly
 from headway.flows.prefect_api.flow_run_claims import end_killed_flow_runs
 from headway.flows.show.scrub import damage, print_scrub, scrub_workspace
 from headway.tasks.core.artifacts import show_markdown
@@ -70,8 +71,11 @@ def housekeeping(request: HousekeepingRequest) -> CleanReport:
     page = io.StringIO()
     print_clean(report, plain_console(page, width=100))
     show_markdown("housekeeping", lambda: plain_text.code_block(page.getvalue()), "What went, or would go")
-    if request.scrub_gb:
-        _scrub(workspace, request.scrub_gb)
+    try:
+        if request.scrub_gb:
+            _scrub(workspace, request.scrub_gb)
+    finally:
+        push_quietly(workspace)
     return report
 
 

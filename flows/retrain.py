@@ -12,8 +12,9 @@ from headway.flows.config.preflight import check_contract
 from headway.flows.config.request import RetrainRequest
 from headway.flows.config.tuned import for_run
 from headway.flows.console.prefect_settings import keeps_records
+from headway.flows.monitoring.pushing import pushing_session
 from headway.flows.report.summary import RetrainSummary, summarise
-from headway.flows.run.session import session, watchers
+from headway.flows.run.session import watchers
 from headway.flows.run.stages import evaluate_and_register, shards_of_today
 from headway.flows.trials.scheduled import is_search_due, search_when_due, settings_to_keep
 from headway.tasks.core.context import RunContext
@@ -71,7 +72,7 @@ def found_retrain(request: RetrainRequest) -> RetrainSummary | None:
     watching = watchers.get()
     token = watchers.set((events.append,))
     try:
-        with session(request, finds_only=True) as (run, pipeline):
+        with pushing_session(request, finds_only=True) as (run, pipeline):
             if is_search_due(run.workspace, pipeline, request):
                 return None
             summary = run_stages(run, pipeline, request)
@@ -92,7 +93,7 @@ def needs_prefect(request: RetrainRequest) -> bool:
 
 def retrain_here(request: RetrainRequest) -> RetrainSummary:
     """The retrain as plain calls, without Prefect's engine: the same stages, ledger, retries and ends."""
-    with session(request) as (run, pipeline):
+    with pushing_session(request) as (run, pipeline):
         return retrain_and_search(run, pipeline, request)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from prefect import State, flow
 
 from headway.flows.config.request import RetrainRequest
+from headway.flows.monitoring.pushing import pushing_session
 from headway.flows.prefect_api.concurrency_lease import keep_running
 from headway.flows.report.summary import RetrainSummary, as_state
 from headway.flows.retrain import retrain_and_search
-from headway.flows.run.session import session
 from headway.flows.windows.admission import keeping_to_windows
 
 keep_running()  # as the module is imported: Prefect loads a flow, and then takes up its slot
@@ -22,5 +22,5 @@ def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
     Args:
         request: What to retrain, and what may come of it.
     """
-    with session(request) as (run, pipeline):
+    with pushing_session(request) as (run, pipeline):
         return as_state(retrain_and_search(run, pipeline, request))

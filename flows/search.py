@@ -9,8 +9,8 @@ from __future__ import annotations
 from prefect import State, flow
 
 from headway.flows.config.request import ComparisonRequest, TrialsRequest
+from headway.flows.monitoring.pushing import pushing_session
 from headway.flows.prefect_api.concurrency_lease import keep_running
-from headway.flows.run.session import session
 from headway.flows.run.stages import shards_of_today
 from headway.flows.trials.comparison import ComparisonSummary, summarise_comparison
 from headway.flows.trials.report import as_state
@@ -34,7 +34,7 @@ def trials(request: TrialsRequest) -> TrialsSummary | State[TrialsSummary]:
     Args:
         request: Whose training to try settings of, and what may come of it.
     """
-    with session(request) as (run, pipeline):
+    with pushing_session(request) as (run, pipeline):
         require_worthwhile(run.workspace, run.pipeline, wanted_trials(pipeline), pipeline.training)
         _, receipt, manifest = shards_of_today(run, pipeline)
         made = search_and_register(run, pipeline, receipt, manifest, run.started_unix_s)
@@ -51,7 +51,7 @@ def settings_comparison(request: ComparisonRequest) -> ComparisonSummary:
     Args:
         request: Whose training to compare, and with which file's.
     """
-    with session(request) as (run, pipeline):
+    with pushing_session(request) as (run, pipeline):
         path, other = comparable_pipeline(pipeline, request.against)
         manifest = shards_of_today(run, pipeline).manifest
         found = compare_settings(

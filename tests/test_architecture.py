@@ -99,6 +99,7 @@ def test_the_picture_and_the_table_of_the_rooms_are_those_of_the_code() -> None:
     assert stale == [], "`python -m docs.architecture.rooms` draws them anew"
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_worker_imports_from_the_frozen_archive_alone_and_nothing_heavy(tmp_path: Path) -> None:
     archive = tmp_path / "code.zip"
@@ -118,6 +119,7 @@ def test_a_worker_imports_from_the_frozen_archive_alone_and_nothing_heavy(tmp_pa
     assert done.stdout.strip() == "[] []"
 
 
+@pytest.mark.long
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("modules", "heavy"),

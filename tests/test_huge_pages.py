@@ -11,6 +11,8 @@ import pytest
 
 from tests.huge_pages import HUGE_BYTES, into_huge_pages
 
+pytestmark = pytest.mark.long
+
 
 def huge_bytes_of(pid: int | str) -> int:
     found = re.search(r"^AnonHugePages:\s+(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.long
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONFTEST = """

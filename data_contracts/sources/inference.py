@@ -72,6 +72,8 @@ def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND, workspace: 
     nothing = DataError("there is no file here.", where=data, advice="Give a folder, file or URI that holds data.")
     if "://" not in root and not Path(root).exists():
         raise nothing
+    if "://" not in root and not Path(root).is_dir():  # the folder of a file has been told from it
+        raise DataError("it is neither a file nor a folder.", where=data, advice="Give what holds data.")
     names = (
         [file.path for file in list_remote(root, include, hidden)]
         if "://" in root

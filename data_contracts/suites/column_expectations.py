@@ -25,7 +25,7 @@ from headway.data_contracts.suites.literals import (
     set_sql,
 )
 from headway.data_contracts.suites.results import CompiledExpectation, ExpectationResult, ResultContext
-from headway.data_contracts.suites.row_expectations import GivenExpectation, in_set_sql, require_order
+from headway.data_contracts.suites.row_expectations import GivenExpectation, in_set_sql, require_order, require_whole
 from headway.data_contracts.types.type_families import family
 
 ALMOST_REL, ALMOST_ABS = 1e-4, 1e-8
@@ -52,6 +52,11 @@ def _within(expectation: GivenExpectation, value: Any, type_name: str) -> bool:
 
 def _bounded(expectation: GivenExpectation, type_name: str) -> None:
     require_order(expectation.kwargs.get("min_value"), expectation.kwargs.get("max_value"), type_name)
+
+
+def _counted(expectation: GivenExpectation) -> None:
+    require_whole(expectation, "a count", "min_value", "max_value")
+    _bounded(expectation, "int64")
 
 
 def _decided(expectation: GivenExpectation, value: Any, type_name: str) -> ExpectationResult:
@@ -301,7 +306,7 @@ def most_common_in_set(expectation: GivenExpectation) -> CompiledExpectation:
 
 
 def unique_count_between(expectation: GivenExpectation) -> CompiledExpectation:
-    _bounded(expectation, "int64")
+    _counted(expectation)
     return CompiledExpectation(answer=lambda asker: _decided(expectation, _distinct(expectation, asker)[0], "int64"))
 
 
@@ -357,6 +362,7 @@ def column_count_between(expectation: GivenExpectation) -> CompiledExpectation:
 
 
 def column_count_equals(expectation: GivenExpectation) -> CompiledExpectation:
+    require_whole(expectation, "a count", "value")
     passed = read_bound(expectation.kwargs["value"], "int64") == len(expectation.types)
     return CompiledExpectation(answer=lambda _: ExpectationResult(passed=passed))
 
@@ -381,11 +387,12 @@ def _names(given: Any) -> set[str]:
 
 
 def row_count_between(expectation: GivenExpectation) -> CompiledExpectation:
-    _bounded(expectation, "int64")
+    _counted(expectation)
     return _num_rows(expectation, lambda number: _decided(expectation, number, "int64"))
 
 
 def row_count_equals(expectation: GivenExpectation) -> CompiledExpectation:
+    require_whole(expectation, "a count", "value")
     value = read_bound(expectation.kwargs["value"], "int64")
     return _num_rows(expectation, lambda number: ExpectationResult(passed=number == value))
 

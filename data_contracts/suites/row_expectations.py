@@ -192,19 +192,19 @@ def _text(expectation: GivenExpectation, what: str) -> str:
 
 
 def lengths_be_between(expectation: GivenExpectation) -> CompiledExpectation:
-    _require_whole(expectation, "min_value", "max_value")
+    require_whole(expectation, "a length", "min_value", "max_value")
     return _values(expectation, bounds_of(expectation, f"length({_text(expectation, 'a length')})", "int64"))
 
 
-def _require_whole(expectation: GivenExpectation, *names: str) -> None:
-    # Great Expectations cuts the fraction off.
+def require_whole(expectation: GivenExpectation, what: str, *names: str) -> None:
+    # Great Expectations cuts the fraction off: what is less than 2.5 is less than 2 there.
     for value in map(expectation.kwargs.get, names):
         if isinstance(value, float) and not value.is_integer():
-            raise UnsupportedExpectation(f"a length is a whole number, and {value:g} is none")
+            raise UnsupportedExpectation(f"{what} is a whole number, and {value:g} is none")
 
 
 def lengths_equal(expectation: GivenExpectation) -> CompiledExpectation:
-    _require_whole(expectation, "value")
+    require_whole(expectation, "a length", "value")
     value = expectation.kwargs["value"]
     return _values(expectation, bounds_sql(f"length({_text(expectation, 'a length')})", "int64", value, value))
 

@@ -2,14 +2,15 @@
 read. Standard library only.
 
 A view may select without end, and a generated column hold a thread in one call that no deadline of ours ends. So may a
-trigger as rows are written: whoever writes says which are known. Columns that are generated then, and constraints, are
-left alone: MLflow has some, and reading computes neither.
+trigger as rows are written: whoever writes says which are known. A function in a constraint, a default or an index is
+called then, too. Columns that are generated then are left alone, as far as they call none: MLflow has some.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -40,6 +41,18 @@ _TRIGGERS = """
 select name, sql from sqlite_master where sql is not null
 and not (sql like 'CREATE TABLE %' or sql like 'CREATE INDEX %' or sql like 'CREATE UNIQUE INDEX %')
 """
+LISTS_FUNCTIONS = (3, 30)
+"""From this version on; an older SQLite is not asked."""
+_FUNCTIONS = "select distinct lower(name) from pragma_function_list"
+_TYPES = frozenset({"char"})
+"""Functions that have the name of a type, which may have its length in parentheses."""
+_OPERATORS = frozenset({"like", "glob", "regexp"})
+"""Which call a function of their name: a pattern may take for ever."""
+_WORDS = re.compile(
+    r"""'(?:[^']|'')*'|--[^\n]*|/\*.*?(?:\*/|$)|"(?P<quoted>[^"]*)"|`(?P<ticked>[^`]*)`|\[(?P<boxed>[^]]*)\]"""
+    r"""|(?P<bare>\w+)|(?P<other>\S)""",
+    re.DOTALL,
+)
 
 
 @contextlib.contextmanager
@@ -73,6 +86,7 @@ def plain_database(
             for name, statement in connection.execute(_TRIGGERS).fetchall():
                 if statement not in triggers:
                     raise ValueError(f"it has the trigger {name}, which would be run when it is written")
+            _require_no_calls(connection)
         yield connection
 
 
@@ -83,3 +97,30 @@ def _tail(journal: Path) -> bytes:
             return stream.read()
     except FileNotFoundError:
         return b""
+
+
+def _require_no_calls(connection: sqlite3.Connection) -> None:
+    """Raises `ValueError`: a table or an index calls a function."""
+    if sqlite3.sqlite_version_info < LISTS_FUNCTIONS:
+        return
+    functions = {name for (name,) in connection.execute(_FUNCTIONS)} - _TYPES
+    of_tables = "select name, sql from sqlite_master where type in ('table', 'index') and sql is not null"
+    for name, statement in connection.execute(of_tables).fetchall():
+        for called in _called(statement):
+            if called in functions:
+                raise ValueError(f"{name} calls {called}(), which would be computed when it is written")
+
+
+def _called(statement: str) -> Iterator[str]:
+    """What stands before a parenthesis, in lower case: functions, and names of types and keywords."""
+    before, is_list = "", True
+    for word in _WORDS.finditer(statement):
+        named = next((found for name, found in word.groupdict().items() if found is not None and name != "other"), None)
+        if word["bare"] is not None and word[0].lower() in _OPERATORS:
+            yield word[0].lower()
+        if word["other"] == "(":
+            if before and not is_list:
+                yield before
+            is_list = False  # the first is of the table's columns, or the index's
+        if named is not None or word["other"] is not None or word[0].startswith("'"):  # a comment is nothing
+            before = (named or "").lower()

@@ -64,6 +64,8 @@ SET_BY_PEOPLE = {
     "HEADWAY_PROFILE": "Profile whose prices `cost_bound` goes by, set by `headway deploy`; else the only priced one.",
     "HEADWAY_LIMITS": "Prefix of the concurrency limits that count devices; `headway deploy` sets it.",
     "HEADWAY_MLFLOW_AUTH_STRING": "`user:password` of MLflow's server with `--app-name headway`.",
+    "HEADWAY_PUSHGATEWAY": "Address of a Pushgateway that gets [the last word](../how-to/monitoring.md#last-words) "
+    "of flow runs; it may hold `user:password@`.",
     "HEADWAY_LOG_FORMAT": "`json`: lines of ranks are written as JSON, too; `text` without it.",
 }
 SET_BY_HEADWAY = {

@@ -17,6 +17,7 @@ from headway.data_contracts.rules.contract import Contract
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.profiles import Profiles
+from headway.flows.console.output import write_whole
 from headway.training.recipes.built_in import BUILT_IN
 
 FileKind = Literal["pipeline", "contract", "profiles"]
@@ -82,15 +83,16 @@ def write_schemas(folder: Path) -> list[Path]:
     """Write all schemas for the files of a folder, in place of older ones; returns their paths.
 
     Raises:
-        ConfigError: the folder cannot be written.
+        ConfigError: the folder cannot be made.
+        EnvironmentProblem: a file in it cannot be written.
     """
     files = schema_files(folder)
     for path, text in files.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"cannot be written ({error.strerror}).", where=str(path)) from error
+        write_whole(path, text.encode())
     return list(files)
 
 

@@ -11,7 +11,7 @@ import typer
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.console.options import AsJson, Decimal, Delimiter, Encoding, Label, Null, TimestampFormat
-from headway.flows.console.output import print_json
+from headway.flows.console.output import print_json, write_whole
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 
@@ -87,6 +87,6 @@ def diff(
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"the report cannot be written ({error.strerror}).", where=str(path)) from error
+    write_whole(path, text.encode())

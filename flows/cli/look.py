@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from headway.flows.report.written_report import WrittenReport
 
 
+PUSH_WITHIN_S = 30.0
+"""For a person, who waits; a flow run does not."""
 PricesOf = Annotated[
     str, typer.Option(help="Profile of deployments/profiles.yaml whose `prices` hold; no costs without.")
 ]
@@ -184,24 +186,31 @@ def metrics(
         Path | None,
         typer.Option(metavar="FILE", help="What --listen asks for; a password of this user's own if left out."),
     ] = None,
+    pushes: Annotated[
+        bool, typer.Option("--push", help="Put what is over to the Pushgateway that HEADWAY_PUSHGATEWAY names.")
+    ] = False,
     profile: PricesOf = "",
 ) -> None:
-    """Export metrics for Prometheus. Print them once, write them to a file, or serve them until Ctrl-C.
+    """Export metrics for Prometheus. Print them once, write them to a file, push them, or serve them until Ctrl-C.
 
-    --listen asks for the user `headway` and a password, and says where that lies. Exit code 8: the address or the file
-    cannot be had.
+    --listen asks for the user `headway` and a password, and says where that lies. Exit code 8: the address, the file or
+    the gateway cannot be had.
     """
     from prometheus_client.exposition import generate_latest
 
     from headway.data_contracts.store.publication import Workspace
+    from headway.flows.config.cost_bound import known_prices
     from headway.flows.config.profiles import load_profile
     from headway.flows.console.environment import project_folder
     from headway.flows.monitoring.exporter import serve_metrics, write_textfile
+    from headway.flows.monitoring.last_word import push
     from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
 
-    if listen and out is not None:
-        raise typer.BadParameter("--listen and --out are two ways; choose one.")
-    prices = load_profile(project_folder(), profile)[1].prices if profile else None
+    if bool(listen) + (out is not None) + pushes > 1:
+        raise typer.BadParameter("--listen, --out and --push are ways of their own; choose one.")
+    # Without a profile as flow runs push them; otherwise a counter of costs would come and go.
+    usual = known_prices(project_folder()) if pushes and not profile else None
+    prices = load_profile(project_folder(), profile)[1].prices if profile else usual
     place = Workspace(workspace)  # a service may be there before the first retrain makes one
     found = WorkspaceMetrics(place, prices)
     if listen:
@@ -210,6 +219,8 @@ def metrics(
         serve_metrics(found, place.uri, listen, password_file)
     elif out is not None:
         write_textfile(found, out)
+    elif pushes:
+        print_lines(f"pushed to {push(place, prices, PUSH_WITHIN_S)}")
     else:
         sys.stdout.write(generate_latest(found).decode())
 

@@ -21,6 +21,9 @@ def deploy(
     render: Annotated[
         bool, typer.Option("--render", help="Print its deployments as a file for `prefect deploy`; no server is asked.")
     ] = False,
+    exporter: Annotated[
+        bool, typer.Option("--render-exporter", help="Print the manifests of its exporter of metrics on Kubernetes.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a Prefect server what deployments/ says. Pool, deployments, schedules, automations, limits, variables.
@@ -31,12 +34,13 @@ def deploy(
     """
     from headway.flows.console.console import plain_console
     from headway.flows.deploy.deploying import deploy as run_deploy
-    from headway.flows.deploy.deploying import rendered
+    from headway.flows.deploy.deploying import rendered, rendered_exporter
 
-    if render:
-        if dry_run or adopt or as_json:
-            raise typer.BadParameter("--render stands alone: it does nothing on a server.")
-        sys.stdout.write(rendered(project_folder(), profile))
+    if render or exporter:
+        if dry_run or adopt or as_json or (render and exporter):
+            option = "--render" if render else "--render-exporter"
+            raise typer.BadParameter(f"{option} stands alone: it does nothing on a server.")
+        sys.stdout.write((rendered if render else rendered_exporter)(project_folder(), profile))
         return
 
     # For machines the account goes to standard error, the result to standard output.

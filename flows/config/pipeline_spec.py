@@ -124,7 +124,7 @@ class PipelineSpec(Frozen):
                 "shards keep rows from training for validation, and training.validation does not look at them: give "
                 "it, such as {every_steps: 50}, or keep none",
             )
-        if validation is not None and None not in (validation.every_s, validation.every_steps):
+        if validation is not None and validation.has_two_paces:
             raise ValueError("training.validation: give every_s or every_steps; the one is settled as the other")
         if validation is not None and metric_set is not None:
             try:

@@ -3,6 +3,7 @@
 HEADWAY_PROJECT    folder where relative pipeline files and the default workspace start; the current folder if unset
 HEADWAY_WORKSPACE  folder or URI of the workspace; `workspace` in the project's folder if unset
 HEADWAY_PROFILE    profile whose prices hold for a pipeline's cost_bound; the only one with prices if unset
+HEADWAY_PUSHGATEWAY  where a flow run's last word goes when it ends; nowhere if unset
 HEADWAY_PREFECT_RECORDS  1: a retrain is on record in PREFECT_HOME too where no server is configured
 """
 
@@ -27,6 +28,7 @@ DEFAULTS = {
 }
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+PUSHGATEWAY = "HEADWAY_PUSHGATEWAY"
 
 
 def prepare() -> None:

@@ -29,6 +29,7 @@ from headway.flows.deploy.apply import NOTHING, apply, require_ours
 from headway.flows.deploy.automations import notifies_nobody
 from headway.flows.deploy.desired import desired
 from headway.flows.deploy.difference import ResourceChange, difference
+from headway.flows.deploy.exporter_manifest import render_exporter
 from headway.flows.deploy.rendering import WHERE_CALLED, render
 from headway.flows.deploy.resources import (
     GAME_DAY,
@@ -129,6 +130,15 @@ def rendered(folder: Path, profile_name: str) -> str:
         ConfigError: a file is wrong, or there is no such profile.
     """
     return render(profile_name, desired(_wanted(folder, profile_name, project_folder=WHERE_CALLED)))
+
+
+def rendered_exporter(folder: Path, profile_name: str) -> str:
+    """The exporter's manifests for a cluster of the profile's.
+
+    Raises:
+        ConfigError: a file is wrong, there is no such profile, or nothing of it is on Kubernetes.
+    """
+    return render_exporter(_wanted(folder, profile_name))
 
 
 def _wanted(folder: Path, profile_name: str, project_folder: str = "") -> DesiredState:

@@ -6,7 +6,7 @@ import datetime
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client.metrics_core import Metric
 
@@ -50,8 +50,8 @@ class WorkspaceMetrics:
             running = self._fill_training(samples)
             for retrain in running:
                 _fill_retrain(samples, retrain, self._live.known[retrain.flow_run])
-            _fill_kept(samples, read_kept(self._workspace))
-            _fill_probes(samples, newest_probes(self._workspace))
+            fill_kept(samples, read_kept(self._workspace))
+            fill_probes(samples, newest_probes(self._workspace))
             fill_machine(samples, self._workspace.local_root)
             self._devices.fill(samples)
             samples.value("headway_status_timestamp_seconds", time.time())
@@ -74,11 +74,18 @@ class WorkspaceMetrics:
         totals.fill(samples, figures, interruptions)
         owners = totals.owners()
         owners.update((each.pipeline, (live[each.flow_run].owner, live[each.flow_run].job_class)) for each in running)
-        for pipeline, (owner, job_class) in sorted(owners.items()):
-            samples.value("headway_pipeline_info", 1, pipeline=pipeline, owner=owner, job_class=job_class)
+        fill_owners(samples, owners)
         # Prometheus refuses what has one value twice: of a pipeline's retrains, some of which may wait, the one that
         # began last speaks.
         return list({retrain.pipeline: retrain for retrain in running}.values())
+
+
+def fill_owners(samples: Samples, owners: Mapping[str, tuple[str, str]]) -> None:
+    """Args:
+    owners: owner and job class, by pipeline.
+    """
+    for pipeline, (owner, job_class) in sorted(owners.items()):
+        samples.value("headway_pipeline_info", 1, pipeline=pipeline, owner=owner, job_class=job_class)
 
 
 def _fill_retrain(samples: Samples, retrain: RunningRetrain, live: LiveFlow) -> None:
@@ -114,7 +121,7 @@ def _fill_retrain(samples: Samples, retrain: RunningRetrain, live: LiveFlow) -> 
         samples.value("train_process_problem", 1, pipeline=pipeline, role=role, state=state)
 
 
-def _fill_kept(samples: Samples, kept: KeptStatus) -> None:
+def fill_kept(samples: Samples, kept: KeptStatus) -> None:
     _fill_scrub(samples, kept.scrub)
     for model in kept.models:
         samples.value("headway_model_versions", model.num_versions, model=model.model)
@@ -148,7 +155,7 @@ def _fill_scrub(samples: Samples, report: ScrubReport | None) -> None:
     samples.value("headway_scrub_damaged_files", len(report.damaged))
 
 
-def _fill_probes(samples: Samples, records: Iterable[ProbeRecord]) -> None:
+def fill_probes(samples: Samples, records: Iterable[ProbeRecord]) -> None:
     for record in records:
         launcher = record.launcher
         samples.value("headway_probe_success", float(record.has_succeeded), launcher=launcher)

@@ -30,6 +30,7 @@ from headway.flows.accounts.kept_accounts import FOLDER as ACCOUNTS
 from headway.flows.accounts.kept_accounts import NO_RUN, all_accounts, settle
 from headway.flows.accounts.probe_records import ProbeRecord, keep_probe, newest_probe
 from headway.flows.config.pipeline_spec import SHIPPED
+from headway.flows.monitoring.pushing import push_quietly
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.base.process_tree import die_with_parent, end_in_order, sweep
 
@@ -44,8 +45,12 @@ OWN = "PROBE_PROJECT"
 """Environment variable of all that a probe starts here: its project's folder."""
 END_S = 30.0
 """Beyond the grace of its ranks, for a command that is ended."""
-_NOT_FOR_IT = ("PREFECT_", "HEADWAY_PROJECT", "HEADWAY_WORKSPACE", "HEADWAY_LIMITS", "HEADWAY_PREFECT_RECORDS")
-"""Beginnings of variables that would lead to what exists: a server on which it would be one more retrain."""
+_NOT_FOR_IT = (
+    *("PREFECT_", "HEADWAY_PROJECT", "HEADWAY_WORKSPACE", "HEADWAY_LIMITS", "HEADWAY_PREFECT_RECORDS"),
+    "HEADWAY_PUSHGATEWAY",
+)
+"""Beginnings of variables that would lead to what exists: a server on which it would be one more retrain, and a gateway
+that would keep the metrics of its workspace for ever."""
 
 
 def run_probe(workspace: Workspace, launch: LaunchSpec, *, interval_s: float, within_s: float) -> ProbeRecord:
@@ -86,6 +91,7 @@ def run_probe(workspace: Workspace, launch: LaunchSpec, *, interval_s: float, wi
         _keep_account(workspace, account)
     keep_probe(workspace, record)
     _prune(workspace, launch.launcher, until=own.uri.rpartition("/")[2])
+    push_quietly(workspace.uri)
     return record
 
 

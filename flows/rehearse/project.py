@@ -42,7 +42,7 @@ OF_ALL_DATA = ("rows", "volume", "drift", "balance", "statistics", "suite")
 """What a contract asks of the data as a whole, and a part of them need not hold."""
 TEAMS_OWN = (
     *("PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "MLFLOW_TRACKING_URI"),
-    *("MLFLOW_REGISTRY_URI", "HEADWAY_WORKSPACE", "HEADWAY_LIMITS"),
+    *("MLFLOW_REGISTRY_URI", "HEADWAY_WORKSPACE", "HEADWAY_LIMITS", "HEADWAY_PUSHGATEWAY"),
 )
 """Environment variables that name places which a small retrain must not touch."""
 

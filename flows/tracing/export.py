@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Mapping
 
-from headway.data_contracts.store.errors import HeadwayError
 from headway.data_contracts.store.publication import Workspace
+from headway.flows.console.last_act import problem_within
 
 WITHIN_S = 5.0
 MAX_LEDGER_BYTES = 512 << 20
@@ -33,40 +32,23 @@ def export_quietly(workspace: Workspace, flow_run: str, environ: Mapping[str, st
     """
     if not is_wanted(environ):
         return
-    problems: list[str] = []
-    # A thread: a name service or a file system that never answers knows no deadline. A daemon, for nobody ends it.
-    thread = threading.Thread(
-        target=_export, args=(workspace, flow_run, environ, problems), name="trace-export", daemon=True
-    )
-    try:
-        thread.start()
-        thread.join(WITHIN_S)
-        if thread.is_alive():
-            problems = [f"it took longer than {WITHIN_S:g} s"]
-    except RuntimeError as error:  # the machine has no thread left
-        problems = [str(error)]
-    if problems:
+    problem = problem_within(WITHIN_S, lambda: _export(workspace, flow_run, environ), "trace-export")
+    if problem:
         logging.getLogger(__name__).warning(
-            "The trace of flow run %s was not sent: %s `headway trace %s --otlp` sends it.",
+            "The trace of flow run %s was not sent: %s. `headway trace %s --otlp` sends it.",
             flow_run,
-            f"{problems[0].rstrip('.')}.",
+            problem,
             flow_run,
         )
 
 
-def _export(workspace: Workspace, flow_run: str, environ: Mapping[str, str], problems: list[str]) -> None:
-    try:
-        # Only here: what it needs takes time to import, and most flow runs have no collector.
-        from headway.flows.tracing.otlp import Endpoint, send
-        from headway.flows.tracing.read_trace import killed_before, read_trace
+def _export(workspace: Workspace, flow_run: str, environ: Mapping[str, str]) -> None:
+    # Only here: what it needs takes time to import, and most flow runs have no collector.
+    from headway.flows.tracing.otlp import Endpoint, send
+    from headway.flows.tracing.read_trace import killed_before, read_trace
 
-        endpoint = Endpoint.from_environment(environ)
-        for each in filter(None, (flow_run, killed_before(workspace, flow_run))):
-            trace = read_trace(workspace, each, MAX_LEDGER_BYTES)
-            if trace is not None and trace.is_sampled:
-                send(trace, endpoint, WITHIN_S, environ)
-    except HeadwayError as error:
-        problems.append(f"{error.what.rstrip('.')} ({error.where})")
-    except Exception as error:
-        # By its class alone: what it says may quote a header.
-        problems.append(f"{type(error).__name__} was raised")
+    endpoint = Endpoint.from_environment(environ)
+    for each in filter(None, (flow_run, killed_before(workspace, flow_run))):
+        trace = read_trace(workspace, each, MAX_LEDGER_BYTES)
+        if trace is not None and trace.is_sampled:
+            send(trace, endpoint, WITHIN_S, environ)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from headway.flows.config.pipeline_file import pipeline_file
 from headway.flows.config.preflight import check_contract
 from headway.flows.config.request import TuneRequest
-from headway.flows.run.session import session
+from headway.flows.monitoring.pushing import pushing_session
 from headway.flows.tune.advice_page import render_html
 from headway.flows.tune.measuring import Tuner
 from headway.tasks.stages.shard import shard
@@ -36,7 +36,7 @@ def tune_here(request: TuneRequest, on_tuned: Callable[[Tuning], None]) -> Advis
 
     Raises: as a retrain, up to its training.
     """
-    with session(request) as (run, pipeline):
+    with pushing_session(request) as (run, pipeline):
         with run.ledger.span("check"):
             check_contract(pipeline, pipeline_file(request.pipeline).path)
         files = snapshot(run, pipeline.contract, pipeline.source)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from headway.data_contracts.store.digests import canonical_json
 from headway.data_contracts.store.documents import Frozen, Json
-from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.data_contracts.store.errors import ConfigError, DataError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.rows.ranking_split import RankingSplit, ranking_split, ranking_splits
 from headway.tasks.rows.splitting_rule import TRUTHS, key_type, spellings, splitting_rule
@@ -139,13 +139,19 @@ def rows_apart(workspace: Workspace, pipeline: str, shards: ShardSpec, share: fl
 
 
 def _of(recorded: RankingSplit | ValidationSplit) -> RowsApart:
+    """Raises `IntegrityError`: its rule of splitting is none that is known here."""
     splitting: Any = recorded.splitting
-    return RowsApart(
-        did="ranked trials" if isinstance(recorded, RankingSplit) else "validated runs",
-        splitting=splitting,
-        fraction=recorded.fraction,
-        listed=recorded.listed,
-    )
+    did: Any = "ranked trials" if isinstance(recorded, RankingSplit) else "validated runs"
+    try:
+        apart = RowsApart(did=did, splitting=splitting, fraction=recorded.fraction, listed=recorded.listed)
+        apart.spec  # noqa: B018 # now, where it can be answered for: a later version may split in ways of its own
+    except (ValueError, KeyError, TypeError) as error:
+        raise IntegrityError(
+            f"rows that {did} were told apart by a rule that this Headway does not know.",
+            where=f"{recorded.kind} {recorded.sha256[:12]}",
+            advice="Upgrade Headway: a newer version may have written it.",
+        ) from error
+    return apart
 
 
 def require_deciding_columns(

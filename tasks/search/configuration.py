@@ -79,10 +79,17 @@ class Configuration:
                 )
         return Configuration(training=training, shards=shards)
 
+    @property
+    def _has_two_paces(self) -> bool:
+        """As of a run that is under way, whose seconds were settled as steps; of a file it is refused."""
+        return self.training.validation is not None and self.training.validation.has_two_paces
+
     def _require_validated(self, training: TrainingSpec, settings: Mapping[str, Value]) -> None:
-        if (training.validation is None) == (self.training.validation is None):
+        if training.validation is not None and training.validation.has_two_paces and not self._has_two_paces:
+            what, advice = "a trial would validate by seconds and by steps", "Vary the one of the two that the file has"
+        elif (training.validation is None) == (self.training.validation is None):
             return
-        if training.validation is None:
+        elif training.validation is None:
             what, advice = "shards keep rows for validation, which a trial would not look at", "Give each one"
         elif VALIDATION in self.shards.splits:
             return

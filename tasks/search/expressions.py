@@ -159,7 +159,7 @@ def _evaluated(node: ast.expr, names: Names) -> Any:
         case ast.Compare(left=left, ops=ops, comparators=others):
             sides = [_evaluated(each, names) for each in (left, *others)]
             pairs = zip(ops, sides, sides[1:], strict=False)  # the last side is compared with nothing
-            return all(_COMPARED[type(op)](one, other) for op, one, other in pairs)
+            return all(_compared(type(op), one, other) for op, one, other in pairs)
         case ast.IfExp(test=test, body=body, orelse=orelse):
             return _evaluated(body if _evaluated(test, names) else orelse, names)
         case ast.Call(func=ast.Name(id=function), args=args):
@@ -170,8 +170,20 @@ def _evaluated(node: ast.expr, names: Names) -> Any:
 def _number(node: ast.expr, names: Names) -> Any:
     value = _evaluated(node, names)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"`{ast.unparse(node)}` is {value!r}, which is no number")
+        raise TypeError(f"`{ast.unparse(node)}` is {_as_written(value)}, which is no number")
     return value
+
+
+def _compared(op: type[ast.cmpop], one: Any, other: Any) -> bool:
+    try:
+        return _COMPARED[op](one, other)
+    except TypeError as error:
+        raise TypeError(f"{_as_written(one)} is neither more nor less than {_as_written(other)}") from error
+
+
+def _as_written(value: Operand) -> str:
+    """As YAML has it."""
+    return next((word for word, constant in _CONSTANTS.items() if constant is value), repr(value))
 
 
 def _calculated(op: type[ast.operator], left: Any, right: Any) -> Any:

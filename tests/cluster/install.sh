@@ -3,7 +3,7 @@
 # Where they cannot be had it says why, within some minutes, and ends with 1.
 set -euo pipefail
 PACKAGES=(openssh-server openssh-client nftables iproute2 munge slurm-client slurmctld slurmd postgresql
-          prometheus prometheus-alertmanager)
+          prometheus prometheus-alertmanager prometheus-pushgateway)
 FETCH_S=180
 LOCK_S=120
 

@@ -84,6 +84,8 @@ class Daemon:
         assert self._process.poll() is None, self._log.read_text()
         try:
             urllib.request.urlopen(f"{self.url}/-/ready", timeout=5).close()
+        except urllib.error.HTTPError as error:
+            return error.code == 401  # it answers, and wants a password
         except (urllib.error.URLError, OSError):
             return False
         return True
@@ -123,6 +125,33 @@ def running_prometheus(folder: Path, config: Mapping[str, Any]) -> Iterator[Daem
         "prometheus",
         "--config.file=prometheus.yaml",
         f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    )
+    try:
+        yield daemon
+    finally:
+        daemon.end()
+
+
+GATEWAY_USER, GATEWAY_PASSWORD = "team", "a-password"
+GATEWAY_HASH = "$2b$04$1RJgBQoJhf.PW7gy2XIdOeLa0LObtE9m4k0gU1Hw0pfzg6.819UEm"
+"""Of that password, as bcrypt has it."""
+
+
+@contextmanager
+def running_pushgateway(folder: Path) -> Iterator[Daemon]:
+    """Args:
+    folder: a new one.
+    """
+    folder.mkdir()
+    (folder / "web.yaml").write_text(yaml.safe_dump({"basic_auth_users": {GATEWAY_USER: GATEWAY_HASH}}))
+    port = free_port()
+    daemon = Daemon(
+        folder,
+        port,
+        "prometheus-pushgateway",
+        "--web.config.file=web.yaml",
+        "--persistence.file=",
         f"--web.listen-address=127.0.0.1:{port}",
     )
     try:

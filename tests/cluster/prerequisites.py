@@ -10,7 +10,7 @@ import subprocess
 SYSTEM_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 PROGRAMS_OF_HOSTS = ("ip", "tc", "nft", "ss", "nsenter", "unshare", "sshd", "ssh", "ssh-keygen")
 PROGRAMS_OF_SLURM = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel", "sinfo")
-PROGRAMS_OF_MONITORING = ("prometheus", "promtool", "prometheus-alertmanager", "amtool")
+PROGRAMS_OF_MONITORING = ("prometheus", "promtool", "prometheus-alertmanager", "amtool", "prometheus-pushgateway")
 FRESH_NAMESPACES = ("unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
 HOSTS = "ip link add bridge type bridge && ip link add here type veth peer name there && hostname probe"
 SLOW_LINKS = "tc qdisc add dev lo root tbf rate 20mbit burst 32kb latency 400ms"

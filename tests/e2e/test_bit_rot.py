@@ -13,6 +13,8 @@ from headway.data_contracts.store.digests import canonical_json, sha256_file, st
 from headway.data_contracts.store.documents import ShardManifest
 from headway.data_contracts.store.errors import DataError, IntegrityError
 
+pytestmark = pytest.mark.long
+
 
 def rot(project, path: Path, damage: Callable[[Path], object]) -> None:
     """Damage a file behind the stat identity that the flow remembers it by."""

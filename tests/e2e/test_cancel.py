@@ -25,6 +25,8 @@ from tests.listening import listening
 from tests.stranger import stranger
 from tests.warm_programs import Program, take_terminal
 
+pytestmark = pytest.mark.long
+
 
 @contextlib.contextmanager
 def held(project) -> Iterator[None]:

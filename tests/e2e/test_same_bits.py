@@ -15,6 +15,8 @@ from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
 from headway.flows.show.goodput import read_goodput
 from headway.training.launch.base.process_tree import process_state
 
+pytestmark = pytest.mark.long
+
 
 def shards(project) -> dict[str, bytes]:
     return {path.relative_to(project.workspace).as_posix(): path.read_bytes() for path in project.files("shards/**/*")}

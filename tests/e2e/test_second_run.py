@@ -19,6 +19,8 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.publication import Workspace
 from headway.training.observe.ledger import Event, read_events
 
+pytestmark = pytest.mark.long
+
 STAGES = ["snapshot", "validate", "shard", "launch", "verify", "evaluate", "register"]
 
 

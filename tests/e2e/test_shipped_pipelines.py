@@ -10,6 +10,8 @@ import pytest
 
 from headway.flows.show.verify import verify_model
 
+pytestmark = pytest.mark.long
+
 DEPLOYMENTS = Path(__file__).resolve().parents[2] / "deployments"
 
 

@@ -14,6 +14,8 @@ from headway.training.launch.base.protocol import AttemptFiles
 from tests.e2e.project import CHECKPOINT_EVERY_STEPS, MAX_STEPS
 from tests.flows.tracing.collector import Collector, attributes, collector
 
+pytestmark = pytest.mark.long
+
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 STAGES = ["snapshot", "validate", "shard", "launch", "verify", "evaluate", "register"]
 KEY = "kanarienvogel"

@@ -33,6 +33,8 @@ from headway.tasks.registry.model_facts import latency_of
 from tests.pages import block
 from tests.training.forked_gangs import forked_gangs
 
+pytestmark = pytest.mark.long
+
 COLUMNS = ("customer_id", "country", "plan", "age", "tickets", "churned")
 NUM_ROWS = 2400
 

@@ -18,6 +18,8 @@ from headway.flows.config.pipeline_spec import load_pipeline
 from headway.flows.show.verify import verify_model
 from headway.training.checkpoint.read import read_checkpoint
 
+pytestmark = pytest.mark.long
+
 NUM_ROWS = 800
 
 

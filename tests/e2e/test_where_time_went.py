@@ -13,6 +13,8 @@ import pytest
 import headway.tasks.stages.snapshot
 from headway.training.observe.ledger import read_events
 
+pytestmark = pytest.mark.long
+
 LOST_S = 1.5
 
 

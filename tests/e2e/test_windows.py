@@ -22,6 +22,8 @@ from headway.training.observe.ledger import Event
 from tests.e2e.in_prefect import failed_in_prefect
 from tests.e2e.project import Project
 
+pytestmark = pytest.mark.long
+
 WINDOWS = """\
 windows:
   time_zone: UTC

@@ -12,6 +12,8 @@ import pytest
 from tests.e2e.project import DEADLINE_S, Project
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 ON_A_MOUNT = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
 MOUNTED = 'mount -t tmpfs -o size=256m tmpfs "$0" && exec "$@"'
 """The workspace is a file system of its own, which only the command and what it starts see."""

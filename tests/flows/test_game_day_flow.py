@@ -19,6 +19,8 @@ from headway.flows.drill.objectives import MODES
 from headway.flows.drill.report import has_its_digest
 from headway.flows.game_day_flow import FOLDER, GameDayRequest, game_day
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.e2e
 def test_its_report_lies_in_the_workspace_and_nothing_else_does(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.soak.kills import Soak
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.long
 
 
 def test_ranks_killed_at_random_moments_cost_time_and_no_bits_and_no_sample(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 QUICK = {"max_attempts": 1000, "max_cycles_without_progress": 1000, "backoff_s": 0.0, "peer_grace_s": 1.0}
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_rank_an_agent_a_guard_and_the_supervisor_that_are_killed_leave_nobody(tmp_path: Path) -> None:
     with owned(tmp_path / "run", LaunchSpec(**QUICK)) as run:  # type: ignore[arg-type]
@@ -35,6 +36,7 @@ def test_a_rank_an_agent_a_guard_and_the_supervisor_that_are_killed_leave_nobody
     assert all(trial.connected for trial in trials[:3]), trials
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_an_attempt_that_nothing_happens_to_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for patience in ("PATIENCE_S", "STEP_PATIENCE_S"):

@@ -41,7 +41,11 @@ class ValidationSpec(Frozen):
         description="The run ends after so many validations in a row that were no better; empty: never.",
     )
     min_delta: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, description="A validation is better only by more than this."
+        default=0.0,
+        ge=0,
+        le=1e15,
+        allow_inf_nan=False,
+        description="A validation is better only by more than this.",
     )
     keep_best: bool = Field(
         default=False, description="The model is the checkpoint with the best validation, not the last one."
@@ -53,7 +57,13 @@ class ValidationSpec(Frozen):
         is_every = self.every_steps is not None or self.every_s is not None
         if is_every == bool(self.at_fractions):
             raise ValueError("give every_steps, every_s or at_fractions, one of them")
+        if len(set(self.at_fractions)) < len(self.at_fractions):
+            raise ValueError("at_fractions names a share twice: give each once")
         return self
+
+    @property
+    def has_two_paces(self) -> bool:
+        return self.every_s is not None and self.every_steps is not None
 
     @property
     def is_settled(self) -> bool:

@@ -52,6 +52,7 @@ def test_whatever_happens_imports_and_garbage_are_as_before() -> None:
     gc.enable()
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_charts_and_tests_of_distributions_are_not_run_with_great_expectations() -> None:
     program = (

@@ -247,6 +247,7 @@ def test_a_renamed_column_of_a_later_file_is_told_with_its_new_name(tmp_path: Pa
         take("csv")
 
 
+@pytest.mark.long
 @pytest.mark.process
 @pytest.mark.parametrize(("prefix", "is_guessed"), [("", True), (40 * "x", False)], ids=["short", "long"])
 def test_of_thousands_of_other_columns_some_are_told_and_compared_as_far_as_that_is_quick(

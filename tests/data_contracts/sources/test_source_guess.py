@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from pathlib import Path
@@ -399,3 +400,9 @@ def test_how_dates_are_written_can_be_said(tmp_path: Path) -> None:
     assert (found.spec.csv.timestamp_formats, found.unclear_dates) == (("%m/%d/%Y",), False)
     with pytest.raises(ConfigError, match="needs a day"):
         csv_choice("", "", "", "%m/%Y")
+
+
+def test_a_pipe_is_no_folder_that_is_not_there(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="pipe: it is neither a file nor a folder"):
+        guess_source("pipe", base=tmp_path)

@@ -309,6 +309,13 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
         "expect_column_value_lengths_to_equal",
         {"column": "anything", "value": 2.5},
     ),
+    "a count is a whole number, and 0.5 is none": (
+        "expect_column_unique_value_count_to_be_between",
+        {"column": "number", "max_value": 0.5, "strict_max": True},
+    ),
+    "a count is a whole number, and 3.5 is none": ("expect_table_row_count_to_be_between", {"min_value": 3.5}),
+    "a count is a whole number, and 4.5 is none": ("expect_table_row_count_to_equal", {"value": 4.5}),
+    "a count is a whole number, and 5.5 is none": ("expect_table_column_count_to_equal", {"value": 5.5}),
     "'%Q-%d' is no format of dates": (
         "expect_column_values_to_match_strftime_format",
         {"column": "anything", "strftime_format": "%Q-%d"},

@@ -12,7 +12,7 @@ import pytest
 
 from tests.data_contracts.suites.pandas_reference import answered_by_us, judged_by_pandas, judged_by_us
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.long
 
 DAY = dt.datetime(2026, 1, 31)
 UTC = dt.UTC

@@ -131,6 +131,37 @@ def test_a_trigger_is_named_before_it_can_run_unless_it_is_known(tmp_path: Path)
         pass
 
 
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("create table t (n integer check (length(hex(zeroblob(1000000000))) > n))", "t calls length"),
+        ("create table t (n integer default (hex(zeroblob(1000000000))))", "t calls hex"),
+        ('create table t (n integer default ("HEX" /* ( */ (1)))', "t calls hex"),
+        ("create table 't' (n integer default (abs(1)))", "t calls abs"),
+        ("create table t (n integer default ([hex] -- (\n (1)))", "t calls hex"),
+        ("create table t (n integer, m as (abs(n)) stored)", "t calls abs"),
+        ("create table t (n text check (n not like '%a%a%a%b'))", "t calls like"),
+        ("create index i on runs (upper(name))", "i calls upper"),
+        ("create index i on runs (name) where abs(number) > 1", "i calls abs"),
+    ],
+)
+def test_a_function_that_writing_would_call_is_named(tmp_path: Path, statement: str, what: str) -> None:
+    path = made(tmp_path / "a.db", statement)
+    with pytest.raises(ValueError, match=rf"{what}\(\), which would be computed"), plain_database(path, triggers=()):
+        pass
+    with plain_database(path):
+        pass
+
+
+def test_types_texts_comments_and_keywords_are_no_calls(tmp_path: Path) -> None:
+    statement = """
+        create table "date" (a char(36) default 'hex(1)' check (a in ('x', 'it''s abs(1)')), "abs" integer, -- abs(1)
+        b varchar(9) check (b = ('a like b') or (b)), c as ("abs" - 1) stored, primary key (a), unique (b, "abs"))
+    """
+    with plain_database(made(tmp_path / "a.db", statement), triggers=()):
+        pass
+
+
 @pytest.mark.parametrize("is_link", [False, True])
 @pytest.mark.parametrize("ending", ["", *BESIDE])
 def test_a_pipe_keeps_nobody_waiting(tmp_path: Path, ending: str, is_link: bool) -> None:

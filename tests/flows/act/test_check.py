@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -68,6 +69,18 @@ def test_a_check_leaves_nothing_behind_but_the_report_that_was_asked_for(headway
     assert (checked.code, checked.out.splitlines()[-1]) == (0, "report  out/report.html")
     assert set(tmp_path.rglob("*")) - before == {tmp_path / "out", tmp_path / "out" / "report.html"}
     assert "<h1>Passed</h1>" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_a_report_takes_the_place_of_a_link_and_waits_for_no_reader_of_a_pipe(headway: Headway, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "data")
+    headway("contract", "init", "data", "--name", "orders")
+    (tmp_path / "kept").write_text("mine")
+    (tmp_path / "r.html").symlink_to("kept")
+    assert headway("contract", "check", "orders.pipeline.yaml", "--report", "r.html").code == 0
+    assert (tmp_path / "kept").read_text() == "mine" and "<h1>Passed</h1>" in (tmp_path / "r.html").read_text()
+    os.mkfifo(tmp_path / "pipe")
+    answer = headway("contract", "check", "orders.pipeline.yaml", "--report", "pipe")
+    assert answer.code == 8 and "it is no file, and is not replaced" in answer.err
 
 
 def test_rows_set_aside_are_named_and_their_values_are_not(headway: Headway, tmp_path: Path) -> None:

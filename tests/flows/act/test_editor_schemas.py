@@ -15,7 +15,7 @@ import yaml
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.strict_yaml import parse_yaml_model
 from headway.flows.act.contract_init import draft
-from headway.flows.act.editor_schemas import MODELS, FileKind, schema_of
+from headway.flows.act.editor_schemas import MODELS, FileKind, schema_of, write_schemas
 from headway.flows.cli.command_line import app
 from tests.flows.config.test_mutated_files import in_text, in_tree
 
@@ -162,3 +162,11 @@ def test_the_command_writes_all_or_prints_one(
     assert written == [f"deployments/.headway/{kind}.schema.json" for kind in MODELS]
     app(["schema", "contract"], standalone_mode=False)
     assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / written[1]).read_text())
+
+
+def test_a_schema_takes_the_place_of_a_link(tmp_path: Path) -> None:
+    (kept := tmp_path / "kept").write_text("mine")
+    (tmp_path / ".headway").mkdir()
+    (link := tmp_path / ".headway" / "contract.schema.json").symlink_to(kept)
+    write_schemas(tmp_path)
+    assert kept.read_text() == "mine" and json.loads(link.read_text()) == schema_of("contract")

@@ -138,6 +138,7 @@ input()
 """
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_another_users_silent_connections_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as the server may open files: it could take no further connection until they went."""

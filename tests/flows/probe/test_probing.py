@@ -43,6 +43,7 @@ def record(end_unix_s: float, *, launcher: str = "local", **fields: object) -> P
     return ProbeRecord.model_validate({**usual, **fields})
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_a_probe_goes_through_every_stage_and_a_failed_one_tells_when_one_last_succeeded(tmp_path: Path) -> None:
     workspace = Workspace.create(str(tmp_path / "workspace"))

@@ -15,7 +15,7 @@ import pytest
 from headway.flows.show.installed_files import check_files
 from tests import wheels
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.long
 OTHERS = {
     "headway/training/__init__.py": '"""Somebody else\'s trainings."""\n',
     "other-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: other\nVersion: 1.0\n",

@@ -155,6 +155,7 @@ def test_a_stage_is_expected_to_take_as_long_as_the_last_time(project: Path) -> 
     assert {stage.stage: stage.expected_s for stage in plan(project).stages}["shard"] == 40.0
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_plan_says_learning_rates_as_scaled_groups_and_what_a_run_would_start_from(
     project: Path, capsys: pytest.CaptureFixture[str]

@@ -180,6 +180,7 @@ def test_a_run_whose_result_is_another_checkpoint_does_not_prove_this_one(worksp
         assert caught.value.where == where
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_registered_file_that_is_gone_comes_back_by_the_command_that_its_error_names(forge: Forge) -> None:
     before, workspace = forge.graph.read_bytes(), forge.workspace

@@ -120,6 +120,7 @@ def refused(verify: Verify) -> str:
     return line
 
 
+@pytest.mark.long
 def test_a_copy_on_a_server_is_proved(registered: Path, verify: Verify) -> None:
     code, message = verify(within_s=SLOWLY_S)
     (link,) = [link for link in message["links"] if link["what"].startswith("MLflow")]

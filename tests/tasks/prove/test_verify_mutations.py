@@ -53,6 +53,7 @@ def test_what_a_cleaning_keeps_for_a_version_is_all_that_its_proof_reads(forge: 
 READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_workspace_that_is_mounted_read_only_is_proved_and_left_as_it_is(forge: Forge) -> None:
     alone = ("unshare", "--mount", "--propagation", "private")

@@ -130,6 +130,7 @@ def test_no_file_and_no_member_of_an_archive_is_a_pickle(saved: Path) -> None:
     assert pickles_in(saved) == []
 
 
+@pytest.mark.long
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("flavor", "may_unpickle"), [("pyfunc", False), pytest.param("pytorch", True, marks=pytest.mark.long)]
@@ -147,6 +148,7 @@ def test_plain_mlflow_serves_the_same_logits_in_a_fresh_process_and_leaves_the_m
     assert before == {path: path.is_file() and path.read_bytes() for path in saved.rglob("*")}
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_who_asks_with_what_the_graph_does_not_take_gets_one_line_and_no_stack(saved: Path) -> None:
     import mlflow.pyfunc

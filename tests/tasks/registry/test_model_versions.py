@@ -173,6 +173,7 @@ def test_processes_that_open_a_new_store_at_once_do_not_spoil_it_for_each_other(
     assert [process.returncode for process in opening] == [0] * 2, message
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_store_whose_maker_is_killed_in_the_midst_of_it_is_made_anew(tmp_path: Path) -> None:
     database, unfinished = tmp_path / "new.db", tmp_path / ".new.db.unfinished"

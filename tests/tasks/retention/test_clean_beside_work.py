@@ -46,6 +46,7 @@ def test_a_run_that_goes_on_stays_however_old_it_is_and_an_abandoned_one_goes(wo
     assert not workspace.exists(document_path(abandoned.run))
 
 
+@pytest.mark.long
 def test_the_claims_of_a_run_that_another_machine_has_stay_with_all_of_it_and_go_when_it_is_over(
     new_bucket: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

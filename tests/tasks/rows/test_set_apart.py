@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import ShardManifest
-from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.data_contracts.store.errors import ConfigError, DataError, IntegrityError
 from headway.tasks.core.context import RunContext
 from headway.tasks.rows.heldout_parts import apart_from
 from headway.tasks.rows.ranking_split import RankingSplit, ref_of, remember_ranking
 from headway.tasks.rows.set_apart import RowsApart, any_of, require_deciding_columns, rows_apart
-from headway.tasks.rows.validation_split import require_apart
+from headway.tasks.rows.validation_split import ValidationSplit, require_apart
 from headway.training.config.shards import HELDOUT, VALIDATION, ShardSpec
 from headway.training.data.encode.blocks import SourceBlock
 from headway.training.data.shards.splits import NO_ROWS, SourceRows, rows_by_split, split_of, within_fraction
@@ -283,3 +283,21 @@ def test_the_same_ranking_is_written_down_once(context: RunContext) -> None:
     assert entries() == first > 0
     remember_ranking(context, 0.2, spec_of(day(5, heldout=[1])), COLUMNS)
     assert entries() > first, "of other values other rows rank"
+
+
+@pytest.mark.parametrize("splitting", [{"split_by": "moon"}, {}, ["row"]])
+@pytest.mark.parametrize("kind", [RankingSplit, ValidationSplit])
+def test_a_rule_of_a_newer_version_is_no_traceback(
+    context: RunContext, kind: type[RankingSplit | ValidationSplit], splitting: Any
+) -> None:
+    of_newer = replace(context, pipeline=f"tiny-{next(NUMBERS)}")
+    document = kind(pipeline=of_newer.pipeline, splitting=splitting, fraction=0.1, listed=())
+    name = ("ranked/" if kind is RankingSplit else "validated/") + of_newer.pipeline
+    refs.move(context.workspace, name, context.workspace.publish_document(document), expected=None, reason="newer")
+    spec = ShardSpec.model_validate({"encoder": TABLE})
+    for asked in (
+        lambda: rows_apart(context.workspace, of_newer.pipeline, spec, 0.0),
+        lambda: require_deciding_columns(context.workspace, of_newer.pipeline, spec, COLUMNS),
+    ):
+        with pytest.raises(IntegrityError, match="by a rule that this Headway does not know"):
+            asked()

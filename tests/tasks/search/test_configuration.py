@@ -209,6 +209,17 @@ def test_trials_with_rungs_are_of_one_length_where_passes_over_rows_are_asked_fo
     assert len(trials({VOCABULARY: [300, 400]}, rungs=[50], training=replace_warmup(TRAINING))) == 2
 
 
+def test_a_trial_validates_by_seconds_or_by_steps_as_the_file_does() -> None:
+    shards = TABLE.model_copy(update={"validation_fraction": 0.1})
+    by_seconds, by_steps = (TRAINING.model_validate({"validation": {name: 5}}) for name in ("every_s", "every_steps"))
+    for training, name in ((by_seconds, "validation.every_steps"), (by_steps, "validation.every_s")):
+        with pytest.raises(ConfigError, match="by seconds and by steps"):
+            trials({name: [10, 20]}, shards, training=training)
+    assert len(trials({"validation.every_s": [10, 20]}, shards, training=by_seconds)) == 2
+    settled = TRAINING.model_validate({"validation": {"every_s": 5, "every_steps": 9}})
+    assert len(trials({"optimizer.lr": [0.1, 0.2]}, shards, training=settled)) == 2, "of a run that is under way"
+
+
 def replace_warmup(training: TrainingSpec) -> TrainingSpec:
     return training.model_copy(update={"schedule": training.schedule.model_copy(update={"warmup_steps": 5})})
 

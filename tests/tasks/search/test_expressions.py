@@ -110,3 +110,17 @@ def test_what_has_no_value_says_so_at_once(text: str) -> None:
 def test_any_text_has_a_value_or_is_refused(text: str) -> None:
     with contextlib.suppress(ValueError):
         parse(text).value(lambda name: 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("decay > 0.9", "null is neither more nor less than 0.9"),
+        ("0.9 <= decay", "0.9 is neither more nor less than null"),
+        ("decay + 1 > 2", "`decay` is null, which is no number"),
+        ("truth * 2", "`truth` is true, which is no number"),
+    ],
+)
+def test_what_has_no_value_is_named_as_the_file_has_it(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=f"has no value there.*{problem}"):
+        parse(text).value({"decay": None, "truth": True}.__getitem__)

@@ -116,6 +116,7 @@ def small_searches() -> list[list[Settings]]:
     return [[record.trial.settings for record in search(spec(method, draws=4), rounds=2)] for method in ("tpe", "gp")]
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_another_process_proposes_the_same_whatever_its_hashes() -> None:
     here = small_searches()
@@ -181,6 +182,7 @@ def test_a_gaussian_process_proposes_from_a_range_of_more_whole_numbers_than_mem
     assert len(seeds) == 2 and all(type(seed) is int and 0 <= seed <= 2**52 for seed in seeds)
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_who_asks_for_no_search_imports_no_optuna() -> None:
     code = (

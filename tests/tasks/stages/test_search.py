@@ -268,6 +268,7 @@ def test_a_search_that_learns_finds_what_early_figures_hide_and_draws_do_not() -
     assert learned < 0.5 * drawn, f"{learned:.3f} of {drawn:.3f}"
 
 
+@pytest.mark.long
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 99), st.lists(st.integers(1, 12), max_size=20), st.sampled_from(["random", "tpe"]))
 @pytest.mark.process

@@ -23,7 +23,7 @@ from headway.training.checkpoint.save import Checkpointer
 from headway.training.config.checkpoints import CheckpointSpec
 from headway.training.ranks.distributed import ProcessGroup
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.long
 
 ALONE = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
 OPERATIONS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "shutil.rmtree"}

@@ -161,6 +161,8 @@ def test_so_many_seconds_are_a_tenth_of_the_run_until_they_are_settled_once():
         {"every_s": 5, "at_fractions": (0.5,)},
         {"every_s": 0},
         {"at_fractions": (0.0,)},
+        {"at_fractions": (0.5, 0.5)},
+        {"every_steps": 5, "min_delta": 1e300},
     ],
 )
 def test_when_is_said_once(fields):

@@ -12,7 +12,7 @@ from headway.training.config.parallel import ParallelSpec
 from headway.training.config.training_spec import LossScaleSpec
 from tests.waiting import DEADLINE_S
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("parallel", [ParallelSpec(), ParallelSpec(replicate=1, shard=-1)], ids=["whole", "sharded"])

@@ -16,7 +16,7 @@ from headway.training.launch.base.gang import Gang, LaunchSpec
 from headway.training.launch.supervise.supervisor import supervise
 from headway.training.observe.ledger import Ledger, read_events
 
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forked_agents")]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("forked_agents")]
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DEADLINE_S, SLOW_READS, READ_S = 10.0, 25, 0.7

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
 
 

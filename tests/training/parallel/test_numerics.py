@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 
 def close(answer, alone, tolerance=2e-5):
     assert answer["losses"] == pytest.approx(alone["losses"], rel=tolerance)

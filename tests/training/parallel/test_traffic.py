@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 BLOCK = 32 * 96 + 32 * 32 + 32 * 96 + 48 * 32 + 2 * 32
 PARAMETERS = 2 * 64 * 32 + 4 * BLOCK + 32
 ROW_BYTES = 16 * 32 * 4

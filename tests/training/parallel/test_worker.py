@@ -10,7 +10,7 @@ from headway.training.config.parallel import ParallelSpec
 from headway.training.launch.base.stop_request import StopRequest
 from tests.waiting import DEADLINE_S
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.long
 
 
 def run_on(project, tiny_training, *, precision="fp32", **parallel):

@@ -158,6 +158,7 @@ def test_checkpoints_by_time_are_taken_by_all_ranks_at_once_and_change_no_bit(pr
     assert result(tmp_path / "two")["tensors_sha256"] == result(tmp_path / "one")["tensors_sha256"]
 
 
+@pytest.mark.long
 def test_a_rank_killed_at_a_random_step_costs_time_and_no_bits(project, until, tiny_training, tmp_path):
     run = project.publish_run(lasting(tiny_training, 1_000_000, every_steps=10))
     ranks = project.start(run, tmp_path / "killed", world_size=2)
@@ -316,6 +317,7 @@ def _unaccounted(events: list[Event]) -> tuple[float, float]:
     return unaccounted_s + max(0.0, ended - reached), ended - started
 
 
+@pytest.mark.long
 def test_a_rank_imports_no_orchestrator_tracker_or_compiler(project):
     code = (
         "import sys, headway.training.programs.session, headway.training.programs.evaluation;"

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from headway.training.launch.base.gang import Attempt, Gang
 from headway.training.launch.base.host_probe import Host, HostProbe
-from headway.training.launch.base.protocol import Command, NodeStatus, read_json, write_json
+from headway.training.launch.base.protocol import NO_TOKEN, Command, NodeStatus, read_json, write_json
 from headway.training.launch.base.record import record_or_none
 
 HANDLE_NAME = "launch.json"
@@ -31,7 +31,9 @@ class Handle:
     @classmethod
     def load(cls, run_dir: Path) -> Handle | None:
         # A handle of another version may lack fields; its run is then treated as one without processes here.
-        return record_or_none(cls, read_json(run_dir / HANDLE_NAME), is_strict=True)
+        found = record_or_none(cls, read_json(run_dir / HANDLE_NAME), is_strict=True)
+        # No attempt ever has that token: what carries it are servers that wait to fork, of any run.
+        return None if found is None or found.token == NO_TOKEN else found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

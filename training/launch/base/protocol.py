@@ -38,6 +38,8 @@ MAX_JSON_BYTES = 64 << 20
 """No record of an attempt is longer."""
 TOKEN = "HEADWAY_RUN_TOKEN"
 """Environment variable that every process of a run inherits, whoever its parent becomes."""
+NO_TOKEN = "0" * 32
+"""As long as a token: of a server that forks for runs. A fork writes its own in its place."""
 ATTEMPT = "HEADWAY_ATTEMPT"
 ATTEMPT_DIR = "HEADWAY_ATTEMPT_DIR"
 NODE = "HEADWAY_NODE"

@@ -20,11 +20,9 @@ from pathlib import Path
 
 from headway.training.launch.base.gang import inherited_environment
 from headway.training.launch.base.process_tree import HEADWAY_HOME
-from headway.training.launch.base.protocol import TOKEN
+from headway.training.launch.base.protocol import NO_TOKEN, TOKEN
 
 SERVER = Path(__file__).with_name("fork_server.py")
-NO_TOKEN = "0" * 32
-"""As long as a token: a fork writes its own in its place."""
 ANSWER_WITHIN_S = 60.0
 """Of a server that has torch to import yet."""
 KILLED = -int(signal.SIGKILL)

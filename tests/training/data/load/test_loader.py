@@ -224,6 +224,7 @@ def test_a_rank_loads_without_any_parquet_reader_tokenizer_or_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
+@pytest.mark.long
 @pytest.mark.process
 @given(st.data())
 def test_located_rows_are_read_in_parts(shared: Any, data: st.DataObject) -> None:

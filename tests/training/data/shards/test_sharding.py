@@ -139,6 +139,7 @@ def test_rows_are_shuffled_inside_their_group(shared: Any) -> None:
     assert 0.3 < np.mean(np.diff(owners) < 0) < 0.7
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_bytes_do_not_depend_on_threads_listing_order_or_hash_seed(
     source: Path, tmp_path: Path, spec: ShardSpec
@@ -151,6 +152,7 @@ def test_bytes_do_not_depend_on_threads_listing_order_or_hash_seed(
     assert any(path.startswith("documents/manifest/") for path in trees[0])
 
 
+@pytest.mark.long
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("fatal", "count"), [(".parquet", 3), ("group.json", 1), pytest.param("group.json", 4, marks=pytest.mark.soak)]

@@ -181,6 +181,7 @@ def undisturbed(shared_project: TinyProject, tmp_path_factory: pytest.TempPathFa
         yield Trained(folder, run, train(shared_project, run, folder, folder / "run"))
 
 
+@pytest.mark.long
 @pytest.mark.process
 @pytest.mark.usefixtures("forked_agents")
 @pytest.mark.parametrize("place", [f"{directory_name(4)}/{MANIFEST_NAME}", f"/{directory_name(2)}", "result.json"])

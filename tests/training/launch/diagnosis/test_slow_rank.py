@@ -12,7 +12,7 @@ from headway.training.launch.supervise.supervisor import supervise
 from headway.training.observe.ledger import Ledger, read_events
 from tests.training.conftest import TINY, TinyProject
 
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forked_agents")]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("forked_agents")]
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 SLOW = '''

@@ -24,8 +24,7 @@ from headway.training.launch.base.process_tree import (
     send_signal,
     sweep,
 )
-from headway.training.launch.base.protocol import TOKEN, Command
-from headway.training.launch.node.forked_guards import NO_TOKEN
+from headway.training.launch.base.protocol import NO_TOKEN, TOKEN, Command
 from headway.training.launch.supervise.launchers import launcher_for
 from headway.training.launch.supervise.supervisor import supervise
 from headway.training.observe.ledger import read_events
@@ -174,6 +173,12 @@ def test_a_handle_is_json_that_leads_back(toy_run) -> None:
     handle.save(toy_run.folder)
     assert json.loads((toy_run.folder / "launch.json").read_text())["attempt"] == 3
     assert Handle.load(toy_run.folder) == handle
+
+
+def test_a_handle_of_what_waits_to_fork_is_of_no_attempt(toy_run) -> None:
+    """To end what is left of such an attempt would end the servers that wait to fork, of any run."""
+    Handle(launcher="local", host="here", owner_pid=1, token=NO_TOKEN, attempt=3).save(toy_run.folder)
+    assert Handle.load(toy_run.folder) is None
 
 
 def test_a_second_interrupt_ends_the_patience_and_not_the_cleaning_up(toy_run, wait_until, monkeypatch) -> None:

@@ -124,6 +124,7 @@ def records(folder: Path) -> list[AttemptRecord]:
     return AttemptRecords(folder).all()
 
 
+@pytest.mark.long
 def test_a_slow_host_makes_room_for_one_that_stands_by_and_no_attempt_is_spent(toy_run, run) -> None:
     assert run(Pretended("abc"), attempts=2) == ["a", "b", "a", "c"]
     first, second = records(toy_run.folder)
@@ -153,6 +154,7 @@ def test_a_gang_shrinks_where_fewer_hosts_are_faster(toy_run, run) -> None:
     assert run(Pretended("ab"), min_nodes=1, slow_by_s=MAX_DURATION_S, attempts=2) == ["a", "b", "a"]
 
 
+@pytest.mark.long
 def test_a_gang_shrinks_to_as_many_hosts_as_it_needs(toy_run, run) -> None:
     assert run(Pretended("abc"), nodes=3, min_nodes=2, attempts=2) == ["a", "b", "c", "a", "c"]
 
@@ -162,6 +164,7 @@ def test_a_gang_does_not_shrink_where_fewer_hosts_are_no_faster(toy_run, run) ->
     assert len(toy_run.events("rank.slow")) == 1
 
 
+@pytest.mark.long
 def test_a_host_that_was_left_out_is_better_than_none_and_is_not_left_out_again(toy_run, run) -> None:
     transport = Pretended("abc")
     run(transport, attempts=2)

@@ -18,8 +18,8 @@ import pytest
 
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.base.process_tree import process_state, processes_with
-from headway.training.launch.base.protocol import TOKEN
-from headway.training.launch.node.forked_guards import NO_TOKEN, SERVER, GuardForks, _forks, forking
+from headway.training.launch.base.protocol import NO_TOKEN, TOKEN
+from headway.training.launch.node.forked_guards import SERVER, GuardForks, _forks, forking
 from headway.training.launch.supervise.supervisor import supervise
 from tests.waiting import wait_until
 
@@ -139,6 +139,7 @@ def kill_and_go_on(toy_run, victim: str) -> None:
     assert toy_run.events("attempt")[0]["cause"] == "infrastructure"
 
 
+@pytest.mark.long
 def test_ranks_go_on_when_the_server_is_killed_and_the_next_are_started_afresh_saying_why(toy_run) -> None:
     def kill_at_the_first_step() -> None:
         wait_until(lambda: toy_run.newest_step() is not None)
@@ -171,6 +172,7 @@ def test_a_frozen_module_of_a_librarys_name_or_another_variable_makes_ranks_star
         assert facts_of(toy_run, number)[1] is False
 
 
+@pytest.mark.long
 def test_the_server_ends_with_what_asked_for_it(toy_run) -> None:
     with forking() as forks:
         assert forks.pid is None, "none before the first gang"
@@ -185,6 +187,7 @@ def test_the_server_ends_with_what_asked_for_it(toy_run) -> None:
     wait_until(lambda: process_state(code_server) in "ZX")
 
 
+@pytest.mark.long
 def test_a_server_of_frozen_code_that_is_killed_costs_the_next_gang_an_import(toy_run) -> None:
     with forking() as forks:
         assert run(toy_run, "--steps", "1").state == "done"
@@ -198,6 +201,7 @@ def test_a_server_of_frozen_code_that_is_killed_costs_the_next_gang_an_import(to
         assert int(children.read_text()) != first
 
 
+@pytest.mark.long
 def test_each_frozen_code_has_a_server_of_its_own_and_the_oldest_makes_room(toy_run, monkeypatch) -> None:
     with forking() as forks:
         made = []

@@ -19,7 +19,7 @@ from tests.waiting import DEADLINE_S
 
 TOYS = Path(__file__).parents[1] / "toys"
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.long
 
 
 def test_peers_blocked_in_a_collective_are_freed_and_the_next_attempt_finishes(toy_run) -> None:

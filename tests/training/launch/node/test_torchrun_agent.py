@@ -16,7 +16,7 @@ import pytest
 from headway.training.launch.base.gang import TORCHRUN_AGENT
 from tests.waiting import DEADLINE_S
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.long
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 

@@ -26,7 +26,7 @@ from tests.stranger import squatter
 from tests.training.launch.conftest import TOYS, ToyRun
 from tests.waiting import DEADLINE_S, wait_until
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.long
 
 WATCHING = """
 import os, sys

@@ -290,6 +290,7 @@ def end_the_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr("headway.training.launch.base.stop_request.time.time", lambda: FAR.at_unix_s)
 
 
+@pytest.mark.long
 def test_at_the_end_of_the_time_checkpoints_are_kept_no_retry_is_spent_and_the_next_run_goes_on(
     toy_run, end_the_time, monkeypatch
 ) -> None:

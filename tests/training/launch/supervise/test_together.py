@@ -117,6 +117,7 @@ def test_one_that_fails_ends_no_other_and_its_place_is_given_on(tmp_path: Path) 
     assert team.survivors() == []
 
 
+@pytest.mark.long
 def test_one_that_is_lost_beside_others_begins_again_with_a_place_less_and_one_alone_is_at_its_end(
     tmp_path: Path,
 ) -> None:
