@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from headway.data_contracts.store.installation import HOME
 from headway.training.observe.import_closure import compiled, imports, imports_of_code
 
@@ -37,6 +39,7 @@ def test_an_import_whose_name_has_a_large_number_is_found():
     assert imports_of_code(code) == ("far.away", "far.away.thing")
 
 
+@pytest.mark.process  # some seconds of compiling
 def test_the_same_imports_are_read_of_source_and_code_of_the_whole_installation():
     folders = [HOME / "headway" / name for name in ("data_contracts", "training", "tasks", "flows")]
     sources = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
