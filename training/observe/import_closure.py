@@ -17,6 +17,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import cache_from_source
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 from headway.data_contracts.store.installation import HOME
 
@@ -125,7 +126,8 @@ def imports_of_code(code: CodeType, package: str = "") -> tuple[str, ...]:
 
 def _import_instructions(code: CodeType) -> Iterator[tuple[str, tuple[str, ...], int]]:
     """Of each import its module, what is imported from it, and the level of a relative one."""
-    instructions, high, constants = code.co_code, 0, [None, None]
+    instructions, high = code.co_code, 0
+    constants: list[Any] = [None, None]
     for place in range(0, len(instructions), 2):
         operation, argument = instructions[place], instructions[place + 1] | high
         high = argument << 8 if operation == EXTENDED_ARG else 0
