@@ -147,6 +147,18 @@ EXECUTIVE = Board(
                     queries=[(f"train_run_ettr_ratio{OF}", "{{pipeline}}")],
                 ),
                 Panel(
+                    title="Time of an epoch",
+                    says="Of each pipeline's newest run: its steps, and what checkpoints kept them waiting.",
+                    unit="s",
+                    queries=[(f"train_epoch_duration_seconds{OF}", "{{pipeline}}")],
+                ),
+                Panel(
+                    title="Scaling efficiency",
+                    says="Tokens a device-second, over those at the pipeline's fewest devices. 1: nothing is lost.",
+                    unit="percentunit",
+                    queries=[(f"train_scaling_efficiency_ratio{OF}", "{{pipeline}}, {{devices}} devices")],
+                ),
+                Panel(
                     title="Energy a day",
                     says="By the declared power of devices: a model, no measurement.",
                     unit="joule",

@@ -15,6 +15,8 @@ class Shape:
     pattern: str
     is_time: bool = False
     """A text of it tells a moment: as a category it would be one that no later row has."""
+    is_local: bool = False
+    """It is written as a country does, and not in ISO 8601, so that a reader has to be given the format."""
     is_mixed: bool = False
     """Its texts are written in two ways, and no type of a column reads both."""
 
@@ -33,6 +35,7 @@ SHAPES = (
         name="a date, dotted or slashed",
         pattern=r"[0-9]{1,2}(\.[0-9]{1,2}\.|/[0-9]{1,2}/)([0-9]{4}|[0-9]{2})( [0-9]{1,2}:[0-9]{2}(:[0-9]{2})?)?",
         is_time=True,
+        is_local=True,
     ),
     Shape(name="a time", pattern=MOMENT, is_time=True),
     Shape(name="a time with a zone", pattern=MOMENT + ZONE, is_time=True),

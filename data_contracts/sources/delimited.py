@@ -37,6 +37,10 @@ DATE = re.compile(
 )
 ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?")
 """Read whatever other format is said."""
+DATE_OR_ISO = (
+    rf"\d{{1,2}}(\.\d{{1,2}}\.|/\d{{1,2}}/|-\d{{1,2}}-)\d{{4}}( \d{{1,2}}:\d{{2}}(:\d{{2}})?)?|{ISO_DATE.pattern}"
+)
+"""The same dates as a pattern without references back, which DuckDB's engine has not."""
 GAPS = ("NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", "none", "?", "-", ".")
 """What programs write where a value is missing, besides nothing at all: `NA` is R's, `NULL` a database's, `.` SAS's."""
 NAN = re.compile(r"(?i)[+-]?(nan|inf|infinity)")
@@ -57,11 +61,14 @@ class CsvChoice(NamedTuple):
     timestamp_format: str = ""
     null: tuple[str, ...] = ()
     """Spellings of a missing value, besides those that are found."""
+    skip_rows: int | None = None
+    """Lines before the header; None: found."""
 
     @property
     def options(self) -> str:
         """As on a command line; empty where nothing is said."""
-        return " ".join(f"--{name.replace('_', '-')}" for name, value in self._asdict().items() if value)
+        given = [name for name, value in self._asdict().items() if value not in ("", (), None)]
+        return " ".join(f"--{name.replace('_', '-')}" for name in given)
 
 
 FOUND = CsvChoice()
@@ -75,8 +82,8 @@ class WrittenAs(NamedTuple):
     """Whether a first column without a name is passed over."""
     also: tuple[str, ...]
     """Other delimiters that each of the first lines has as often; empty where a person says which it is."""
-    unclear_dates: bool
-    """Whether a column has dates whose day may be their month."""
+    unclear_dates: tuple[str, ...]
+    """The formats that dates may have whose day may be their month."""
     unclear_numbers: tuple[str, ...] = ()
     """Columns that may be numbers, in a format that the file does not tell."""
     grouped: tuple[str, ...] = ()
@@ -84,7 +91,12 @@ class WrittenAs(NamedTuple):
 
 
 def csv_choice(
-    delimiter: str, encoding: str, decimal: str, timestamp_format: str = "", null: Sequence[str] = ()
+    delimiter: str,
+    encoding: str,
+    decimal: str,
+    timestamp_format: str = "",
+    null: Sequence[str] = (),
+    skip_rows: int | None = None,
 ) -> CsvChoice:
     """The words of a command line, checked before any file is opened.
 
@@ -97,6 +109,7 @@ def csv_choice(
         decimal,
         timestamp_format,
         tuple(null),
+        skip_rows,
     )
     if timestamp_format and (problem := format_problem(timestamp_format)):
         raise ConfigError(f"{problem}.", where=f"--timestamp-format {timestamp_format!r}")
@@ -148,7 +161,7 @@ def written_as(place: str, given: CsvChoice, *, is_tabs: bool) -> WrittenAs:
         DataError: the first lines are not written in the encoding that is said.
     """
     encoding, head = _decoded(_head(place), given.encoding, place)
-    fitting = [given.delimiter] if given.delimiter else ["\t"] if is_tabs else _delimiters(head)
+    fitting = [given.delimiter] if given.delimiter else ["\t"] if is_tabs else _delimiters(head, given.skip_rows)
     if given.decimal == "," and not given.delimiter:
         fitting = [each for each in fitting if each != ","]
         if not fitting:
@@ -158,13 +171,13 @@ def written_as(place: str, given: CsvChoice, *, is_tabs: bool) -> WrittenAs:
                 advice="Say what does, such as `--delimiter ';'`.",
             )
     delimiter, *also = fitting or [","]
-    skipped = _lines_above(head, delimiter)
+    skipped = _lines_above(head, delimiter) if given.skip_rows is None else given.skip_rows
     head = "".join(_lines(head)[skipped:])
     columns = [
         [name, *("" if value in given.null else value for value in values)]
         for name, *values in _columns(head, delimiter)
     ]
-    formats, unclear = ([given.timestamp_format], False) if given.timestamp_format else _dates(columns)
+    formats, unclear = ([given.timestamp_format], []) if given.timestamp_format else date_formats(columns)
     numbers = _numbers(columns, delimiter, given.decimal)
 
     def names(places: Iterable[int]) -> tuple[str, ...]:
@@ -184,7 +197,7 @@ def written_as(place: str, given: CsvChoice, *, is_tabs: bool) -> WrittenAs:
         found["nulls"] = [*dict.fromkeys(["", *gaps])]
     has_index = head.startswith((delimiter, f'""{delimiter}'))
     options = CsvOptions.model_validate(found)
-    return WrittenAs(options, has_index, tuple(also), unclear, names(numbers.unclear), names(numbers.grouped))
+    return WrittenAs(options, has_index, tuple(also), tuple(unclear), names(numbers.unclear), names(numbers.grouped))
 
 
 def _head(place: str) -> bytes:
@@ -230,8 +243,10 @@ def _numbers(columns: Sequence[Sequence[str]], delimiter: str, decimal: str) -> 
     return guess_number_format(values, decimal or ("." if delimiter == "," else ".,"), is_given=bool(decimal))
 
 
-def _dates(columns: Sequence[Sequence[str]]) -> tuple[list[str], bool]:
-    """How dates whose year comes last are written, and whether that of some is not to be told.
+def date_formats(columns: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
+    """How dates whose year comes last are written, and the formats of which nothing tells one from the other.
+
+    Each column is its name, and then its values. Others than such dates, gaps and dates in ISO 8601 say nothing.
 
     The day comes first where points part, and where a first number is no month. Dates that one mark parts are written
     alike in all columns.
@@ -250,13 +265,15 @@ def _dates(columns: Sequence[Sequence[str]]) -> tuple[list[str], bool]:
         times.setdefault(mark, set()).add(time)
         if any(no_month) or mark == ".":
             says_day_first.setdefault(mark, set()).add(not no_month[1])
-    formats = [
-        f"%d{mark}%m{mark}%Y{time}" if says_day_first[mark] == {True} else f"%m{mark}%d{mark}%Y{time}"
-        for mark in sorted(times)
-        if len(says_day_first.get(mark, ())) == 1
-        for time in sorted(times[mark])
-    ]
-    return formats, any(len(says_day_first.get(mark, ())) != 1 for mark in times)
+    formats: list[str] = []
+    unclear: list[str] = []
+    for mark in sorted(times):
+        orders = [f"%d{mark}%m{mark}%Y", f"%m{mark}%d{mark}%Y"]
+        if len(says := says_day_first.get(mark, set())) == 1:
+            formats += [f"{orders[says == {False}]}{time}" for time in sorted(times[mark])]
+        else:
+            unclear += [f"{order}{time}" for time in sorted(times[mark]) for order in orders]
+    return formats, unclear
 
 
 def _gaps(columns: Sequence[Sequence[str]], numbers: NumberFormat, units: Mapping[str, str]) -> list[str]:
@@ -354,12 +371,16 @@ def _whole(lines: list[str], head: str) -> list[str]:
     return lines[:-1] if len(head) >= SNIFFED_BYTES and len(lines) > 1 else lines
 
 
-def _delimiters(head: str) -> list[str]:
-    """What may stand between the values of a file's first lines: of which each line has as many."""
+def _delimiters(head: str, skip_rows: int | None) -> list[str]:
+    """What may stand between the values of a file's first lines: of which each line has as many.
+
+    Args:
+        skip_rows: lines before the header, as a person says; None: as it shows.
+    """
     # Quoted values may hold any of them.
     found: dict[str, int] = {}
     for delimiter in DELIMITERS:
-        skipped = _lines_above(head, delimiter)
+        skipped = _lines_above(head, delimiter) if skip_rows is None else skip_rows
         below = "".join(_lines(head)[skipped:])
         lines = re.sub(r'"[^"]*"', "", below).splitlines()[:SNIFFED_LINES]
         counts = {line.count(delimiter) for line in _whole([line for line in lines if line], head)}

@@ -44,8 +44,8 @@ class GuessedSource(NamedTuple):
     """Whether a first column without a name is passed over."""
     also_delimiters: tuple[str, ...] = ()
     """Others that the first lines of delimited text could be parted by."""
-    unclear_dates: bool = False
-    """Whether delimited text has dates whose day may be their month: they are texts until somebody says."""
+    unclear_dates: tuple[str, ...] = ()
+    """The formats that dates of delimited text may have whose day may be their month: texts until somebody says."""
     unclear_numbers: tuple[str, ...] = ()
     """Columns of delimited text that may be numbers, in a format that the file does not tell: texts, too, till then."""
     grouped: tuple[str, ...] = ()

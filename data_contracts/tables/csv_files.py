@@ -276,6 +276,12 @@ def _refused(where: str, message: str, irregular: list[Any], names: list[str], o
             where=where,
             advice="Close the quote, or raise source.csv.max_row_bytes.",
         )
+    if "Could not skip" in message:
+        return DataError(
+            f"the file has no header or row below {options.skip_rows:,} lines.",
+            where=where,
+            advice="Correct `source.csv.skip_rows`, the lines above the header; of a draft it is `--skip-rows`.",
+        )
     if "Empty CSV" in message:
         return DataError("the file is empty: not even a header.", where=where, advice="Exclude it, or write it again.")
     return DataError("not readable as CSV.", where=place, advice="Correct it, or check source.csv.")

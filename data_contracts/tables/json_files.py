@@ -383,6 +383,8 @@ def _not_an_object(line: bytes) -> str:
         return "the line is not UTF-8"
     except (ValueError, RecursionError):
         return "the line is not one JSON value"
+    if isinstance(row, list):
+        return "the line is an array and not an object: each row is an object on a line of its own"
     return "" if isinstance(row, dict) else "the line is not an object"
 
 

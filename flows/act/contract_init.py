@@ -22,7 +22,7 @@ from headway.data_contracts.drafting.contract_draft import draft_contract
 from headway.data_contracts.drafting.leaking_inputs import NO_LEAKS, LeakingInputs, leaking_inputs
 from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile, profile_rows
 from headway.data_contracts.scans.rows_database import ROWS, RowsDatabase, identifier, out_of_memory
-from headway.data_contracts.sources.delimited import FOUND, CsvChoice
+from headway.data_contracts.sources.delimited import DATE_OR_ISO, FOUND, LAST_MONTH, CsvChoice, date_formats
 from headway.data_contracts.sources.inference import TABLES, GuessedSource, guess_source
 from headway.data_contracts.sources.reading import rows_files, take_snapshot
 from headway.data_contracts.store.documents import Snapshot
@@ -61,6 +61,14 @@ QUARANTINED = "Once it is a number, `unparsable_rows: quarantine` of the contrac
 LEAK_EXCLUDED = "If it is known when the model is asked, put it back and say `promotion: {label_leak: allow}`"
 
 
+class TextDates(NamedTuple):
+    """How dates are written in columns that are texts, by all of their values."""
+
+    formats: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
+    """Of which nothing tells one from the other."""
+
+
 class ContractDraft(NamedTuple):
     contract: Path
     pipeline: Path
@@ -76,6 +84,8 @@ class ContractDraft(NamedTuple):
     """The drafted fields of `shards.encoder`."""
     class_rows: dict[str, int]
     """By class of a text label, its rows; empty of any other."""
+    dates: TextDates
+    """How the dates are written that are texts so far."""
 
 
 class NewFiles(contextlib.ExitStack):
@@ -145,11 +155,18 @@ def write_draft(
     for path in (contract, pipeline):
         if path.exists():
             raise _exists(path)
-    snapshot, profile, encoder, leaks, class_rows = _profile(found, base, label)
+    profiled = _profile(found, base, label, given)
+    if profiled.dates.formats and not given.timestamp_format:
+        # The first lines of a file in order of time are all of January, whose days may be months.
+        formats = (*found.spec.csv.timestamp_formats, *profiled.dates.formats)
+        csv = found.spec.csv.model_copy(update={"timestamp_formats": tuple(dict.fromkeys(formats))})
+        found = found._replace(spec=found.spec.model_copy(update={"csv": csv}), unclear_dates=profiled.dates.unclear)
+        profiled = _profile(found, base, label, given)
+    snapshot, profile, encoder, leaks, class_rows, dates = profiled
     seen = _describe_source(data, snapshot)
     is_text = not found.spec.is_table
     beside = _beside(found, base, real(pipeline.parent), real(project or pipeline.parent))
-    excluded = excluded_columns(profile, encoder, leaks, types_are_declared=found.spec.is_text_table)
+    excluded = excluded_columns(profile, encoder, leaks, source_format=found.spec.format)
     pipeline_text = draft_pipeline(
         beside,
         profile,
@@ -187,6 +204,7 @@ def write_draft(
         excluded,
         encoder,
         class_rows,
+        dates,
     )
 
 
@@ -202,6 +220,7 @@ class _Profiled(NamedTuple):
     """The fields of `shards.encoder`."""
     leaks: LeakingInputs
     class_rows: dict[str, int]
+    dates: TextDates
 
 
 def _partitions(snapshot: Snapshot) -> set[str]:
@@ -210,14 +229,16 @@ def _partitions(snapshot: Snapshot) -> set[str]:
     return {folder.partition("=")[0] for folder in folders if "=" in folder}
 
 
-def _profile(found: GuessedSource, base: Path, label: str) -> _Profiled:
+def _profile(found: GuessedSource, base: Path, label: str, given: CsvChoice) -> _Profiled:
     with tempfile.TemporaryDirectory(prefix="headway-init-") as folder:
         scratch = Path(folder).resolve()
         digests = DigestCache(scratch / "digests.json")
         snapshot = take_snapshot(found.spec, base=base, cache=digests, is_draft=True)
         if not snapshot.num_rows:
             raise DataError(
-                "there are no rows.", where=found.spec.uri, advice="A contract needs data to be drafted from."
+                "there are no rows.",
+                where=f"{found.spec.uri}/{found.only_file}" if found.only_file else found.spec.uri,
+                advice="A contract needs data to be drafted from.",
             )
         if len(snapshot.columns) > MAX_COLUMNS:
             raise DataError(
@@ -237,7 +258,10 @@ def _profile(found: GuessedSource, base: Path, label: str) -> _Profiled:
                     profile = replace(profile, columns=columns)
                     if not found.spec.is_table:
                         _require_text(snapshot, profile, found.spec.uri)
-                    return _drafted(connection, snapshot, profile, is_text=not found.spec.is_table, label=label)
+                    may_be_dates = bool(found.unclear_dates or given.timestamp_format)
+                    dates = _text_dates(connection, profile) if may_be_dates else TextDates()
+                    drafted = _drafted(connection, snapshot, profile, is_text=not found.spec.is_table, label=label)
+                    return drafted._replace(dates=dates)
             except duckdb.OutOfMemoryException as error:
                 raise out_of_memory(database.memory_limit) from error
             except duckdb.Error as error:
@@ -270,14 +294,37 @@ def _drafted(
     encoder = draft_encoder(profile, is_text=is_text, label=label)
     predicted = drafted_label(encoder)
     if predicted is None:
-        return _Profiled(snapshot, profile, encoder, NO_LEAKS, {})
+        return _Profiled(snapshot, profile, encoder, NO_LEAKS, {}, TextDates())
     types = {column.name: column.type for column in profile.columns}
     leaks = leaking_inputs(connection, predicted, types, profile.num_rows)
     if leaks.certain and {*predicted.inputs} - {*leaks.certain}:
         encoder = draft_encoder(profile, is_text=is_text, label=label, leaks=leaks)
     column = next(each for each in profile.columns if each.name == predicted.column)
     has_names = predicted.is_class and column.family == "string" and not column.suspicions
-    return _Profiled(snapshot, profile, encoder, leaks, _class_rows(connection, column.name) if has_names else {})
+    class_rows = _class_rows(connection, column.name) if has_names else {}
+    return _Profiled(snapshot, profile, encoder, leaks, class_rows, TextDates())
+
+
+def _text_dates(connection: duckdb.DuckDBPyConnection, profile: TableProfile) -> TextDates:
+    """One value of each sort says what all values of a column would: its shape, and which number is no month."""
+    columns: list[list[str]] = []
+    for column in profile.columns:
+        if column.family != "string" or not column.num_values:
+            continue
+        name = identifier(column.name)
+        values = f"FROM {ROWS} WHERE {name} <> ''"
+        is_date = f"SELECT bool_and(regexp_full_match({name}, $date)) {values}"
+        if not (connection.execute(is_date, {"date": DATE_OR_ISO}).fetchone() or (False,))[0]:
+            continue
+        shape = f"regexp_replace(regexp_replace({name}, '[0-9]{{4}}', 'Y'), '[0-9]+', '0', 'g')"
+        first, then = (
+            f"TRY_CAST(regexp_extract({name}, '^([0-9]+)[^0-9]([0-9]+)', {place}) AS INTEGER) > {LAST_MONTH}"
+            for place in (1, 2)
+        )
+        sorts = connection.execute(f"SELECT any_value({name}) {values} GROUP BY {shape}, {first}, {then}").fetchall()
+        columns.append([column.name, *(value for (value,) in sorts)])
+    formats, unclear = date_formats(columns)
+    return TextDates(tuple(formats), tuple(unclear))
 
 
 def _class_rows(connection: duckdb.DuckDBPyConnection, label: str) -> dict[str, int]:
@@ -411,12 +458,12 @@ def _print_written_as(drafted: ContractDraft, console: Console) -> None:
         f"{name.replace('_', ' ')} {value}{'' if name in found else ' (as you said)'}" for name, value in parts.items()
     )
     options = ", ".join(f"--{name.replace('_', '-')}" for name in found)
-    others = f"; found in the first lines: {options} {'says' if len(found) == 1 else 'say'} another" if found else ""
+    others = f"; found in the data: {options} {'says' if len(found) == 1 else 'say'} another" if found else ""
     console.print(Text(one_line(f"read as      {line}{others}")))
-    if csv.skip_rows:
-        line = (
-            f"{count(csv.skip_rows, 'line')} above the header passed over: `source.csv.skip_rows` of the pipeline file"
-        )
+    if csv.skip_rows or given.skip_rows is not None:
+        lines = f"{count(csv.skip_rows, 'line')} above the header passed over"
+        by = "as you said" if given.skip_rows is not None else "found; `--skip-rows` says another number"
+        line = f"{lines} ({by}): `source.csv.skip_rows` of the pipeline file"
         console.print(Text(one_line(f"             {line}"), style="yellow"))
     if csv.thousands or csv.units:
         units = [f"{unit!r} of `{name}`" for name, unit in csv.units.items()]
@@ -433,9 +480,8 @@ def _print_written_as(drafted: ContractDraft, console: Console) -> None:
         verb = "is text" if len(unclear) == 1 else "are texts"
         line = f"{_named(unclear)} may hold numbers, and {verb} so far: nothing tells fractions from thousands there"
         console.print(Text(one_line(f"             {line}; `--decimal` does"), style="yellow"))
-    if drafted.source.unclear_dates:
-        dates = "dates may be %d/%m/%Y or %m/%d/%Y, and are texts so far: `--timestamp-format` says which it is"
-        console.print(Text(one_line(f"             {dates}"), style="yellow"))
+    if line := _text_dates_line(drafted):
+        console.print(Text(one_line(f"             {line}"), style="yellow"))
     if also:
         fits = f"{' and '.join(map(repr, also))} would part the first lines as well: `--delimiter` says which it is"
         console.print(Text(one_line(f"             {fits}"), style="yellow"))
@@ -446,6 +492,17 @@ def _print_written_as(drafted: ContractDraft, console: Console) -> None:
         console.print(Text(one_line(f"             {looks}"), style="yellow"))
     if len(drafted.profile.columns) == 1:
         console.print(Text("             one column: if it should be more, `--delimiter` is another", style="yellow"))
+
+
+def _text_dates_line(drafted: ContractDraft) -> str:
+    """What would make moments of dates that are texts; empty where there are none."""
+    said, dates = drafted.given.timestamp_format, drafted.dates
+    either = " or ".join(repr(each) for each in (*dates.formats, *dates.unclear))
+    if said and either:
+        return f"dates that {said!r} does not read are texts so far: `--timestamp-format` may be {either} for them"
+    if unclear := " or ".join(map(repr, drafted.source.unclear_dates)):
+        return f"dates may be {unclear}, and are texts so far: `--timestamp-format` says which it is"
+    return ""
 
 
 def _named(columns: Sequence[str]) -> str:

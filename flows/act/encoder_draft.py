@@ -11,6 +11,7 @@ from headway.data_contracts.drafting.leaking_inputs import NO_LEAKS, LeakingInpu
 from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile
 from headway.data_contracts.scans.label_leaks import Label
 from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.tables.source_spec import Format
 from headway.data_contracts.types.report_text import count
 
 RECIPES = {
@@ -141,24 +142,24 @@ def inputs_of(encoder: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def excluded_columns(
-    profile: TableProfile, encoder: Mapping[str, Any], leaks: LeakingInputs = NO_LEAKS, *, types_are_declared: bool
+    profile: TableProfile, encoder: Mapping[str, Any], leaks: LeakingInputs = NO_LEAKS, *, source_format: Format
 ) -> list[ExcludedColumn]:
     """Columns of a table that the model would not read, each with the reason.
 
     Args:
-        types_are_declared: by the pipeline file; else files carry them.
+        source_format: says who declares types: files themselves, or the pipeline file.
     """
     if encoder["kind"] != "tabular":
         return []
     read = {*inputs_of(encoder), encoder.get("label")}
     return [
-        ExcludedColumn(each.name, leaks.named(each.name) or _reason(each, types_are_declared=types_are_declared))
+        ExcludedColumn(each.name, leaks.named(each.name) or _reason(each, source_format))
         for each in profile.columns
         if each.name not in read
     ]
 
 
-def _reason(column: ColumnProfile, *, types_are_declared: bool) -> str:
+def _reason(column: ColumnProfile, source_format: Format) -> str:
     if column.suspicions:
         return "may hold personal data"
     if not column.num_values:
@@ -169,7 +170,11 @@ def _reason(column: ColumnProfile, *, types_are_declared: bool) -> str:
     if column.shape is not None and column.shape.is_mixed:
         return f"each text is {column.shape.name}, and no type reads both; write them alike, and draft anew"
     if column.shape is not None and column.shape.is_time:
-        how = "by `source.column_types`" if types_are_declared else "which the files themselves have to say"
+        is_declared = source_format in ("csv", "json-lines")
+        if is_declared and column.shape.is_local:
+            how = "with a `--timestamp-format` that fits" if source_format == "csv" else "written in ISO 8601"
+            return f"each text is {column.shape.name}; {how}, it would be read"
+        how = "by `source.column_types`" if is_declared else "which the files themselves have to say"
         return f"each text is {column.shape.name}; as a date or timestamp, {how}, it would be read"
     if column.is_unique and column.stray is None:
         return "no value occurs twice"

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.flows.console.options import AsJson, Decimal, Delimiter, Encoding, Label, Null, TimestampFormat
+from headway.flows.console.options import AsJson, Decimal, Delimiter, Encoding, Label, Null, SkipRows, TimestampFormat
 from headway.flows.console.output import print_json, write_whole
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
@@ -32,12 +32,13 @@ def init(
     decimal: Decimal = "",
     timestamp_format: TimestampFormat = "",
     null: Null = None,
+    skip_rows: SkipRows = None,
 ) -> None:
     """Draft a contract and a pipeline file. Both are commented; nothing is overwritten."""
     from headway.data_contracts.sources.delimited import csv_choice
     from headway.flows.act.contract_init import draft, print_drafted
 
-    given = csv_choice(delimiter, encoding, decimal, timestamp_format, null or ())
+    given = csv_choice(delimiter, encoding, decimal, timestamp_format, null or (), skip_rows)
     print_drafted(draft(data, out=out, name=name, base=Path.cwd(), label=label, given=given))
 
 

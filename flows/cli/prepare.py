@@ -19,6 +19,7 @@ from headway.flows.console.options import (
     Label,
     Null,
     Pipeline,
+    SkipRows,
     TimestampFormat,
     WorkspaceUri,
 )
@@ -38,6 +39,7 @@ def init_project(
     decimal: Decimal = "",
     timestamp_format: TimestampFormat = "",
     null: Null = None,
+    skip_rows: SkipRows = None,
 ) -> None:
     """Write a project that retrains at once.
 
@@ -46,7 +48,7 @@ def init_project(
     from headway.data_contracts.sources.delimited import csv_choice
     from headway.flows.act.project_init import print_project, write_project
 
-    given = csv_choice(delimiter, encoding, decimal, timestamp_format, null or ())
+    given = csv_choice(delimiter, encoding, decimal, timestamp_format, null or (), skip_rows)
     print_project(write_project(name, data, Path.cwd(), label=label, given=given))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -162,14 +163,16 @@ def find_pipeline_file(name: str, folder: Path) -> Path:
     """A path, or the bare name of a draft or of a file in `deployments/`; else of one that comes with Headway.
 
     Raises:
-        ConfigError: no such file, or it may not be looked at; names what there is.
+        ConfigError: no such file, two of that name, or it may not be looked at; names what there is.
     """
     deployments = folder / "deployments"
     drafted = folder / f"{name}{OF_A_PIPELINE}"
-    of_the_project = (folder / name, drafted, deployments / f"{name}.yaml", deployments / f"{name}{OF_A_PIPELINE}")
-    for candidate in (*of_the_project, SHIPPED / "deployments" / f"{name}.yaml"):
+    deployed = (deployments / f"{name}.yaml", deployments / f"{name}{OF_A_PIPELINE}")
+    for candidate in (folder / name, drafted, *deployed, SHIPPED / "deployments" / f"{name}.yaml"):
         try:
             if candidate.is_file():
+                if candidate == drafted:
+                    _require_only(drafted, deployed, name)
                 return candidate.resolve()
         except OSError as error:  # no right to its folder, or a name that is too long
             raise _unreadable(candidate, error) from error
@@ -182,6 +185,16 @@ def find_pipeline_file(name: str, folder: Path) -> Path:
         advice=f"Give the path of one, or a name: {', '.join(known) or 'there is none here'}. "
         f"With Headway come {', '.join(shipped)}. Yours are looked for in HEADWAY_PROJECT, or the current folder.",
     )
+
+
+def _require_only(drafted: Path, deployed: Sequence[Path], name: str) -> None:
+    """A copy that stayed behind in the project's folder would be trained in place of what was deployed."""
+    if (other := next((each for each in deployed if each.is_file()), None)) is not None:
+        raise ConfigError(
+            f"{other.parent.name}/{other.name} is called {name!r}, too.",
+            where=str(drafted),
+            advice="Remove the one that is not meant, or give the path of the other.",
+        )
 
 
 def in_file(error: ConfigError, path: Path) -> ConfigError:

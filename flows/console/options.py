@@ -57,6 +57,14 @@ TimestampFormat = Annotated[
         metavar="FORMAT", help=f"How dates of delimited text are written besides ISO 8601, such as `%d.%m.%Y`; {_FOUND}"
     ),
 ]
+SkipRows = Annotated[
+    int | None,
+    typer.Option(
+        metavar="LINES",
+        min=0,
+        help=f"Lines of delimited text above the header, such as a title; {_FOUND}",
+    ),
+]
 Null = Annotated[
     list[str] | None,
     typer.Option(

@@ -19,7 +19,7 @@ from headway.data_contracts.store.documents import Json
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.plain_text import one_line
 from headway.flows.champion_flow import move_champion
-from headway.flows.config.pipeline_spec import PipelineSpec, load_pipeline
+from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from headway.flows.config.preflight import check_contract
 from headway.flows.config.profiles import NOBODY, PLAIN, load_profile
 from headway.flows.console.console import headed, print_table
@@ -203,6 +203,8 @@ def _pipelines(folder: Path) -> dict[str, PipelineSpec]:
             raise ConfigError(
                 f"another file is called {name}, too.", where=str(path), advice="Rename one: deployments have its name."
             )
+        # A deployed run looks for the file by this name, as a command does.
+        find_pipeline_file(name, folder)
         pipelines[name] = spec
     return pipelines
 

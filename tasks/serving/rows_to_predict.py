@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow.types as types
 from numpy.typing import NDArray
 
 from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.types.strict_yaml import LONGEST_NAME
 from headway.training.data.encode.source_columns import plain
 from headway.training.data.encode.times import WITH_ZONE, WITHOUT_ZONE
 
@@ -158,8 +160,12 @@ def _place(names: Sequence[str], name: str, fitted_types: Mapping[str, pa.DataTy
     if len(found) == 1:
         return found[0]
     there = ", ".join(names[:20]) or "none"
-    what = f"have column {name!r} twice." if found else f"have no column {name!r}; there are {there}."
-    raise DataError(what, where=ROWS, advice=f"The model reads {', '.join(fitted_types)}: give each once.")
+    what = f"column {name!r} stands there twice." if found else f"there is no column {name!r}; there are {there}."
+    # A column that the model reads as well is what it is called, and no misspelt other one.
+    others = [each for each in names if each not in fitted_types and len(each) <= LONGEST_NAME]
+    like = [] if found else difflib.get_close_matches(name, others, n=1)
+    meant = f"Did you mean {like[0]!r}? " if like else ""
+    raise DataError(what, where=ROWS, advice=f"{meant}The model reads {', '.join(fitted_types)}: give each once.")
 
 
 def rows_with_all_values(table: pa.Table, names: Sequence[str]) -> NDArray[np.bool_]:

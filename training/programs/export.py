@@ -6,6 +6,10 @@ The graph holds no Python of ours and no pickle, and loads wherever torch does; 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +108,8 @@ def write_graph(model: nn.Module, example: Tensor, out: Path) -> None:
     # Every length is free: a graph that was specialised to the example's would serve no other batch.
     free = dict.fromkeys(range(example.dim()), torch.export.Dim.AUTO)
     try:
-        program = torch.export.export(model, (example,), dynamic_shapes=(free,))
+        with _tracing_alone():
+            program = torch.export.export(model, (example,), dynamic_shapes=(free,))
     except Exception as error:  # whatever tracing a user's code comes upon
         message = shortened(" ".join(str(error).split()), 300)
         raise ConfigError(
@@ -137,6 +142,23 @@ def write_graph(model: nn.Module, example: Tensor, out: Path) -> None:
         # The example and its output let any reader test that the graph computes what it did here.
         np.save(out / INPUT_EXAMPLE, example.numpy(), allow_pickle=False)
         np.save(out / OUTPUT_EXAMPLE, model(example).numpy(), allow_pickle=False)
+
+
+@contextlib.contextmanager
+def _tracing_alone() -> Iterator[None]:
+    """In the body torch's compiler, which tracing imports, is spared what takes a fifth of its import and is not used:
+    to look for garbage among what stays, and the client of a cache that the compiler may have on another machine."""
+    is_withheld = "redis" not in sys.modules
+    if is_withheld:
+        sys.modules["redis"] = None  # type: ignore[assignment] # to Python it is not installed; torch asks, and goes on
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+        if is_withheld:
+            sys.modules.pop("redis", None)
 
 
 if __name__ == "__main__":

@@ -279,6 +279,26 @@ def test_no_line_is_passed_over_where_what_follows_may_be_no_header(tmp_path: Pa
     assert guess_source("a.csv", base=tmp_path).spec.csv.skip_rows == 0
 
 
+@pytest.mark.parametrize(("skip_rows", "names"), [(1, ["a", "b", "c"]), (0, ["Report", "2025", "EUR"])])
+def test_lines_above_the_header_can_be_said_where_they_do_not_show(
+    tmp_path: Path, skip_rows: int, names: list[str]
+) -> None:
+    path = tmp_path / "a.csv"
+    # A title that fills all columns is a header by its looks.
+    path.write_text("Report;2025;EUR\na;b;c\n" + "1,5;2;3\n" * 9)
+    csv = guess_source("a.csv", base=tmp_path, given=csv_choice("", "", "", skip_rows=skip_rows)).spec.csv
+    assert (csv.delimiter, csv.skip_rows, csv_names(path, "a.csv", csv)) == (";", skip_rows, names)
+
+
+def test_more_lines_above_the_header_than_the_file_has_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\n1,2\n")
+    csv = guess_source("a.csv", base=tmp_path, given=CsvChoice(skip_rows=9)).spec.csv
+    with pytest.raises(DataError, match="no header or row below 9 lines") as refused:
+        csv_names(path, "a.csv", csv)
+    assert "--skip-rows" in refused.value.advice
+
+
 def test_lines_above_the_header_are_counted_as_the_reader_counts_them(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(
@@ -371,33 +391,33 @@ def test_a_first_column_without_a_name_is_seen_behind_a_byte_order_mark(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("lines", "formats", "is_unclear"),
+    ("lines", "formats", "unclear"),
     [
-        ("day\n1.2.2025\n", ("%d.%m.%Y",), False),
-        ("day\n01/02/2025\n25/02/2025\n", ("%d/%m/%Y",), False),
-        ("day\n02/01/2025\n02/25/2025\n", ("%m/%d/%Y",), False),
-        ("day\n02/01/2025\n", (), True),
-        ("day,at\n02/01/2025,25/01/2025 10:30\n", ("%d/%m/%Y", "%d/%m/%Y %H:%M"), False),
-        ("at\n25-01-2025 10:30:05\n", ("%d-%m-%Y %H:%M:%S",), False),
-        ("day,other\n25/01/2025,01/25/2025\n", (), True),
-        ("day\n25/25/2025\n", (), False),
-        ("day\n25/01/2025\nunknown\n", (), False),
-        ("day\n2025-01-25\n", (), False),
-        ("day\n2025-01-25\n26.01.2025\n2025-01-27 10:30\n", ("%d.%m.%Y",), False),
-        ("day\n2025-01-25\n01/26/2025\n", ("%m/%d/%Y",), False),
-        ('day,"a, b"\n"25/01/2025","1, 2"\n,\n', ("%d/%m/%Y",), False),
+        ("day\n1.2.2025\n", ("%d.%m.%Y",), ()),
+        ("day\n01/02/2025\n25/02/2025\n", ("%d/%m/%Y",), ()),
+        ("day\n02/01/2025\n02/25/2025\n", ("%m/%d/%Y",), ()),
+        ("day\n02/01/2025\n", (), ("%d/%m/%Y", "%m/%d/%Y")),
+        ("day,at\n02/01/2025,25/01/2025 10:30\n", ("%d/%m/%Y", "%d/%m/%Y %H:%M"), ()),
+        ("at\n25-01-2025 10:30:05\n", ("%d-%m-%Y %H:%M:%S",), ()),
+        ("day,other\n25/01/2025,01/25/2025\n", (), ("%d/%m/%Y", "%m/%d/%Y")),
+        ("day\n25/25/2025\n", (), ()),
+        ("day\n25/01/2025\nunknown\n", (), ()),
+        ("day\n2025-01-25\n", (), ()),
+        ("day\n2025-01-25\n26.01.2025\n2025-01-27 10:30\n", ("%d.%m.%Y",), ()),
+        ("day\n2025-01-25\n01/26/2025\n", ("%m/%d/%Y",), ()),
+        ('day,"a, b"\n"25/01/2025","1, 2"\n,\n', ("%d/%m/%Y",), ()),
     ],
 )
-def test_how_dates_are_written_is_found_where_they_tell(tmp_path: Path, lines: str, formats, is_unclear: bool) -> None:
+def test_how_dates_are_written_is_found_where_they_tell(tmp_path: Path, lines: str, formats, unclear) -> None:
     (tmp_path / "a.csv").write_text(lines)
     found = guess_source("a.csv", base=tmp_path)
-    assert (found.spec.csv.timestamp_formats, found.unclear_dates) == (formats, is_unclear)
+    assert (found.spec.csv.timestamp_formats, found.unclear_dates) == (formats, unclear)
 
 
 def test_how_dates_are_written_can_be_said(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("day\n02/01/2025\n")
     found = guess_source("a.csv", base=tmp_path, given=csv_choice("", "", "", "%m/%d/%Y"))
-    assert (found.spec.csv.timestamp_formats, found.unclear_dates) == (("%m/%d/%Y",), False)
+    assert (found.spec.csv.timestamp_formats, found.unclear_dates) == (("%m/%d/%Y",), ())
     with pytest.raises(ConfigError, match="needs a day"):
         csv_choice("", "", "", "%m/%Y")
 

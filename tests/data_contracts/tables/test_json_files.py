@@ -60,7 +60,10 @@ def test_a_type_is_the_narrowest_that_all_values_have(
         ('{"c": {"d": 1}}\n', r"a\.jsonl: column `c`: structs"),
         ('{"c": [[1]]}\n', r"column `c`: lists of lists"),
         (f'{{"c": 1}}\n{SECRET}\n', r"a\.jsonl, line 2: the line is not one JSON value"),
-        ('{"c": 1}\n[1]\n', r"a\.jsonl, line 2: the line is not an object"),
+        (
+            '{"c": 1}\n[1]\n',
+            r"a\.jsonl, line 2: the line is an array and not an object: each row is an object on a line of its own",
+        ),
         ('{"c": null}\n', r"column `c` holds no value"),
         ('{"c": 1, "C": 2}\n', r"column `C`: there is `c` already"),
         (b'{"c": "\xff"}\n', r"a\.jsonl, line 1: the line is not UTF-8"),

@@ -155,7 +155,7 @@ def test_dates_that_are_texts_are_no_categories_however_few_there_are(text: str)
     columns = {"x": numbers(), "day": [text.format(1 + n % 10) for n in range(NUM_ROWS)], "target": [0, 1, 2] * 100}
     found = drafted(columns)
     assert "day" not in found["categorical"]
-    (excluded,) = excluded_columns(profiled(columns), found, types_are_declared=True)
+    (excluded,) = excluded_columns(profiled(columns), found, source_format="csv")
     assert excluded.column == "day" and excluded.reason.startswith("each text is a date")
 
 
@@ -169,7 +169,7 @@ def test_each_column_that_is_not_read_has_its_reason() -> None:
             "target": ["a", "b"] * 150,
         }
     )
-    excluded = dict(excluded_columns(profile, draft_encoder(profile, is_text=False), types_are_declared=True))
+    excluded = dict(excluded_columns(profile, draft_encoder(profile, is_text=False), source_format="csv"))
     assert list(excluded) == ["id", "email", "at"]
     assert excluded["id"] == "no value occurs twice" and "personal" in excluded["email"]
     assert excluded["at"] == "is one and the same moment"
@@ -184,7 +184,7 @@ def test_times_with_a_zone_and_without_in_one_column_are_read_by_no_type() -> No
         "x": numbers(),
     }
     profile = profiled(columns)
-    excluded = dict(excluded_columns(profile, draft_encoder(profile, is_text=False), types_are_declared=True))
+    excluded = dict(excluded_columns(profile, draft_encoder(profile, is_text=False), source_format="csv"))
     assert "no type reads both; write them alike" in excluded["mixed"]
     assert "`source.column_types`" in excluded["plain"] and "`source.column_types`" in excluded["zoned"]
 

@@ -359,6 +359,49 @@ def test_a_guessed_label_is_said_and_one_that_is_not_there_is_refused_before_any
     assert "to predict   target, a class of 3: guessed by its name. `--label COLUMN` says another" in drafted.out
 
 
+def _days(*months: int) -> str:
+    days = (f"{month:02}/{day:02}/2025 10:{day:02}" for month in months for day in range(1, 13))
+    return "".join(f"{at},{n % 7},{n % 2}\n" for n, at in enumerate(days))
+
+
+@pytest.mark.process
+def test_dates_whose_day_may_be_their_month_are_read_as_all_files_say(headway: Headway, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a.csv").write_text(f"at,x,target\n{_days(1, 2, 3)}")
+    drafted = headway("contract", "init", "data", "--name", "both")
+    line = "dates may be '%d/%m/%Y %H:%M' or '%m/%d/%Y %H:%M', and are texts so far: `--timestamp-format` says which"
+    assert line in drafted.out and "with a `--timestamp-format` that fits, it would be read" in drafted.out
+    said = headway("contract", "init", "data", "--name", "no-time", "--timestamp-format", "%m/%d/%Y")
+    assert "dates that '%m/%d/%Y' does not read are texts so far: `--timestamp-format` may be" in said.out
+    assert "'%m/%d/%Y %H:%M'" in said.out
+    said = headway("contract", "init", "data", "--name", "said", "--timestamp-format", "%m/%d/%Y %H:%M")
+    assert "texts so far" not in said.out
+    assert load_contract(tmp_path / "said.contract.yaml").columns["at"].type.startswith("timestamp")
+    # Files in order of time: the first one has days of no more than twelve.
+    (tmp_path / "data/b.csv").write_text("at,x,target\n12/31/2025 10:00,1,0\n,2,1\n")
+    found = headway("contract", "init", "data", "--name", "found")
+    assert "timestamp format '%m/%d/%Y %H:%M'; found in the data" in found.out and "texts so far" not in found.out
+    assert load_contract(tmp_path / "found.contract.yaml").columns["at"].type.startswith("timestamp")
+    assert headway("contract", "check", "found.pipeline.yaml").code == 0
+
+
+@pytest.mark.process
+def test_lines_above_the_header_are_said_drafted_and_passed_over(headway: Headway, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(
+        "Report,2025,EUR\nx,y,target\n" + "".join(f"{n % 9},{n % 7},{n % 2}\n" for n in range(99))
+    )
+    drafted = headway("contract", "init", "a.csv", "--skip-rows", "1")
+    assert "1 line above the header passed over (as you said): `source.csv.skip_rows`" in drafted.out, drafted.err
+    assert load_pipeline(tmp_path / "a.pipeline.yaml").source.csv.skip_rows == 1
+    checked = headway("contract", "check", "a.pipeline.yaml")
+    assert checked.code == 0 and "99 rows in 1 file" in checked.out
+    project = headway("init", "p", "--data", "a.csv", "--label", "target", "--skip-rows", "1")
+    assert "(as you said): `source.csv.skip_rows`" in project.out, project.err
+    (tmp_path / "b.csv").write_text("x,y,target\n")
+    refused = headway("contract", "init", "b.csv")
+    assert refused.code != 0 and "b.csv: there are no rows" in refused.err
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("delimiter", [";", "\t"])
 def test_what_separates_values_is_found_and_said(headway: Headway, tmp_path: Path, delimiter: str) -> None:
@@ -366,7 +409,7 @@ def test_what_separates_values_is_found_and_said(headway: Headway, tmp_path: Pat
     (tmp_path / "rows.csv").write_text(f"x{delimiter}words{delimiter}target\n{rows}")
     drafted = headway("contract", "init", "rows.csv")
     assert drafted.code == 0, drafted.err
-    assert re.search(rf"read as +delimiter {re.escape(repr(delimiter))}, .*; found in the first lines", drafted.out)
+    assert re.search(rf"read as +delimiter {re.escape(repr(delimiter))}, .*; found in the data", drafted.out)
     assert list(load_contract(tmp_path / "rows.contract.yaml").columns) == ["x", "words", "target"]
 
 
@@ -383,7 +426,7 @@ def _sales(delimiter: str, price: str = "{},5") -> str:
             "a.csv",
             _sales(";").encode("cp1250"),
             ("--encoding", "windows-1250"),
-            "delimiter ';', encoding cp1250 (as you said), decimal ','; found in the first lines: --delimiter, --dec",
+            "delimiter ';', encoding cp1250 (as you said), decimal ','; found in the data: --delimiter, --dec",
             {"delimiter": ";", "encoding": "cp1250", "decimal": ","},
         ),
         (
@@ -397,7 +440,7 @@ def _sales(delimiter: str, price: str = "{},5") -> str:
             "a.dat",
             _sales("\t", "{}.5").encode(),
             ("--delimiter", "tab"),
-            "delimiter '\\t' (as you said), encoding utf-8, decimal '.'; found in the first lines: --encoding, --dec",
+            "delimiter '\\t' (as you said), encoding utf-8, decimal '.'; found in the data: --encoding, --dec",
             {"delimiter": "\t"},
         ),
     ],

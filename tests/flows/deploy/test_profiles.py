@@ -53,6 +53,20 @@ def test_what_contract_init_drafts_may_lie_among_the_pipeline_files_as_it_is_cal
         find_pipeline_file("nightly", folder)
 
 
+@pytest.mark.parametrize("deployed", ["churn.yaml", "churn.pipeline.yaml"])
+def test_a_draft_that_stayed_behind_is_not_trained_in_place_of_what_is_deployed(tmp_path: Path, deployed: str) -> None:
+    folder = profiles(tmp_path, "project: acme\nprofiles: {production: {pool: {name: p}}}\n")
+    for path in (folder / "churn.pipeline.yaml", folder / "deployments" / deployed):
+        path.write_text("")
+    with pytest.raises(ConfigError, match=f"deployments/{deployed} is called 'churn', too") as refused:
+        find_pipeline_file("churn", folder)
+    assert refused.value.where == str(folder / "churn.pipeline.yaml") and refused.value.advice
+    for path in ("churn.pipeline.yaml", f"deployments/{deployed}"):
+        assert find_pipeline_file(path, folder) == (folder / path).resolve()
+    (folder / "churn.pipeline.yaml").unlink()
+    assert find_pipeline_file("churn", folder) == (folder / "deployments" / deployed).resolve()
+
+
 def test_an_unknown_profile_is_told_which_there_are(tmp_path: Path) -> None:
     text = "project: acme\nprofiles: {production: {pool: {name: p}}, dev: {pool: {name: q}}}\n"
     assert "There are: dev, production." in refusal(profiles(tmp_path, text), "prod")

@@ -130,7 +130,7 @@ def test_nulls_are_spelt_as_in_training_and_predicted_as_null_on_request(tmp_pat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("age,grade\n30,1\n", "have no column 'plan'; there are age, grade"),
+        ("age,grade\n30,1\n", "there is no column 'plan'; there are age, grade"),
         ("age,grade,plan\n30,1,pro\nmany,1,pro\n", "column `age`: a value is no double. Of 2 rows, 1 cannot be read"),
         ("age,grade,plan\n30,1,pro\n40,B,pro\n", "column `grade`: a value is no int64."),
         ("age,grade,plan\n30,1,pro\n40,1.5,pro\n", "whole numbers, and holds another in row 1"),

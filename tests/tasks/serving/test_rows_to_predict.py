@@ -110,15 +110,24 @@ def test_whole_numbers_that_pandas_made_floats_for_a_gap_are_whole_numbers() -> 
         ({**COLUMNS, "grade": ["1", "2"]}, "column 'grade' is string and was fitted as whole numbers"),
         ({**COLUMNS, "plan": [1, 2]}, "column 'plan' is int64 and was fitted as texts"),
         ({**COLUMNS, "age": ["30", "40"]}, "column 'age' is string and was fitted as numbers"),
-        ({"age": [1], "grade": [1]}, "have no column 'plan'; there are age, grade"),
-        (pa.table([[1], [2], [1], ["pro"]], names=["age", "age", "grade", "plan"]), "have column 'age' twice"),
-        ({}, "have no column 'age'; there are none"),
+        ({"age": [1], "grade": [1]}, "there is no column 'plan'; there are age, grade"),
+        (pa.table([[1], [2], [1], ["pro"]], names=["age", "age", "grade", "plan"]), "column 'age' stands there twice"),
+        ({}, "there is no column 'age'; there are none"),
     ],
 )
 def test_what_holds_no_such_rows_is_refused_in_a_sentence(rows: Any, what: str) -> None:
     with pytest.raises(DataError, match=what) as refused:
         model().predict(rows)
     assert refused.value.where == "rows to predict" and refused.value.advice
+
+
+def test_a_misspelt_column_is_named_unless_the_model_reads_it_too() -> None:
+    with pytest.raises(DataError, match="there is no column 'plan'") as refused:
+        model().predict({"age": [1], "grade": [1], "Plan": ["pro"]})
+    assert refused.value.advice.startswith("Did you mean 'Plan'?")
+    with pytest.raises(DataError, match="there is no column 'age'") as refused:
+        model().predict({"grade": [1], "plan": ["pro"]})
+    assert "Did you mean" not in refused.value.advice
 
 
 @pytest.mark.parametrize("gap", [None, float("nan")])
