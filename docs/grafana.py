@@ -310,6 +310,12 @@ ON_CALL = Board(
                     queries=[("rate(train_node_network_bytes_total[5m])", "{{node}} {{nic}} {{direction}}")],
                 ),
                 Panel(
+                    title="Power of processors and memory",
+                    says="By RAPL, where the exporter may read it: as root, on the machine itself.",
+                    unit="watt",
+                    queries=[("rate(train_node_energy_joules_total[5m])", "{{node}}, {{zone}}")],
+                ),
+                Panel(
                     title="Memory that can be had",
                     says="And processes that the kernel ended for want of it, within an hour.",
                     unit="bytes",

@@ -163,6 +163,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             "Time that some or all processes waited for a resource (Linux PSI).", "node", "resource", "share"
         ),
         "train_node_memory_available_bytes": _gauge("Memory that can be had without swapping.", "node"),
+        "train_node_energy_joules_total": _counter(
+            "What processors and memory drew since the exporter's start (RAPL).", "node", "zone"
+        ),
         "train_node_oom_kills_total": _counter("Processes that the kernel ended for want of memory.", "node"),
         # Its NVIDIA devices, where it has any.
         "train_node_devices_answer": _gauge("0: the driver did not answer in time.", "node"),

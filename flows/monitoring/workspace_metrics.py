@@ -18,6 +18,7 @@ from headway.flows.config.profiles import PricesSpec
 from headway.flows.monitoring.devices import DeviceFigures
 from headway.flows.monitoring.live import LiveFlow, LiveFlows
 from headway.flows.monitoring.machine import fill_machine
+from headway.flows.monitoring.package_energy import PackageEnergy
 from headway.flows.monitoring.samples import Samples
 from headway.flows.monitoring.totals import Totals
 from headway.flows.run.running_retrains import RunningRetrain, read_running
@@ -37,7 +38,7 @@ class WorkspaceMetrics:
     def __init__(self, workspace: Workspace, prices: PricesSpec | None = None) -> None:
         self._workspace = workspace
         self._totals, self._live = Totals(prices or PricesSpec()), LiveFlows(workspace)
-        self._devices = DeviceFigures()
+        self._devices, self._packages = DeviceFigures(), PackageEnergy()
         self._looking = threading.Lock()
 
     def collect(self) -> Iterable[Metric]:
@@ -53,6 +54,7 @@ class WorkspaceMetrics:
             fill_kept(samples, read_kept(self._workspace))
             fill_probes(samples, newest_probes(self._workspace))
             fill_machine(samples, self._workspace.local_root)
+            self._packages.fill(samples)
             self._devices.fill(samples)
             samples.value("headway_status_timestamp_seconds", time.time())
             samples.value("headway_look_duration_seconds", time.perf_counter() - started)
