@@ -71,6 +71,7 @@ SET_BY_PEOPLE = {
 SET_BY_HEADWAY = {
     "HEADWAY_ATTEMPT": "Number of the attempt.",
     "HEADWAY_ATTEMPT_DIR": "Folder of the attempt.",
+    "HEADWAY_COLLECTIVE_TIMEOUT_S": "Most seconds that a rank waits for its peers within a step.",
     "HEADWAY_CONTINUED_BY": "The `headway ci` that compares settings over seeds, which is what continues their runs.",
     "HEADWAY_GUARD_PID": "The guard that owns a process.",
     "HEADWAY_GUEST_TOKEN": "Carried by all that a user's code starts while it is tried, so that nothing is left.",

@@ -25,6 +25,7 @@ from typing import Any
 
 from headway.training.checkpoint.layout import committed_steps
 from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.compression_spec import IntegerCompressionSpec
 from headway.training.launch.base.ports import free_port
 from headway.training.observe.ledger import read_events
 from tests.training.conftest import TINY, TinyProject, make_project, rank_environment
@@ -38,6 +39,10 @@ VARIANTS = {
     "every step": {"checkpoints": CheckpointSpec(every_steps=1)},
     "every third step": {"checkpoints": CheckpointSpec(every_steps=3)},
     "seldom": {"checkpoints": CheckpointSpec(every_steps=20), "seed": 1},
+    "whole numbers": {
+        "checkpoints": CheckpointSpec(every_steps=2),
+        "gradient_compression": IntegerCompressionSpec(kind="int8", islands=4, block=32),
+    },
 }
 
 

@@ -18,7 +18,8 @@ from headway.training.observe.traffic import TrafficMeter, size_bytes
 from headway.training.ranks.keyed_store import store_of_attempt
 from headway.training.ranks.levels import Level, level_sizes, make_levels
 
-COLLECTIVE_TIMEOUT_S = 120
+COLLECTIVE_TIMEOUT_S = "120"
+"""Where nobody says it: ranks of a torchrun that was started by hand."""
 PATIENCE_S = 3600.0
 """How much later than its peers a rank may be outside of steps, where one may have far more to read or write than
 another. Under a guard nobody waits so long: an attempt in which no rank says that it gets on is ended well before."""
@@ -115,7 +116,8 @@ def init_process_group(*, rank: int, world_size: int) -> Iterator[ProcessGroup]:
         yield ProcessGroup(rank=rank, world_size=world_size, device=device, traffic=TrafficMeter(device))
         return
     with store_of_attempt(rank, world_size, PATIENCE_S) as store:
-        backend, timeout = "nccl" if device.type == "cuda" else "gloo", timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+        timeout = timedelta(seconds=float(os.environ.get(protocol.COLLECTIVE_TIMEOUT_S, COLLECTIVE_TIMEOUT_S)))
+        backend = "nccl" if device.type == "cuda" else "gloo"
         if store is None:  # torchrun was started by hand, and says by the environment where ranks meet
             dist.init_process_group(backend, timeout=timeout)
         else:

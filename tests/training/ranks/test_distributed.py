@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import time
@@ -9,8 +10,9 @@ import time
 import pytest
 import torch
 
+from headway.training.launch.base import protocol
 from headway.training.launch.base.ports import free_port
-from headway.training.ranks import distributed
+from headway.training.ranks.communication import Collectives
 from headway.training.ranks.distributed import choose_device, init_process_group
 from tests.waiting import DEADLINE_S
 
@@ -38,15 +40,18 @@ def test_no_two_ranks_of_a_machine_share_a_gpu(monkeypatch: pytest.MonkeyPatch, 
     assert str(choose_device()) == device
 
 
+TIMEOUT_S = 10
+
+
 def come_late_to_meetings(rank: int, port: int) -> None:
     place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ.update(place | {"GLOO_SOCKET_IFNAME": "lo"})
     torch.set_num_threads(1)
     # Long enough to find each other on a machine that is busy.
-    distributed.COLLECTIVE_TIMEOUT_S = 10
+    os.environ[protocol.COLLECTIVE_TIMEOUT_S] = str(TIMEOUT_S)
     with init_process_group(rank=rank, world_size=2) as process_group:
         if rank == 1:
-            time.sleep(distributed.COLLECTIVE_TIMEOUT_S + 2)
+            time.sleep(TIMEOUT_S + 2)
         assert process_group.gather(torch.tensor([[rank]])).tolist() == [[0], [1]]
         assert process_group.from_leader(bytes([rank])) == bytes([0])
 
@@ -61,4 +66,31 @@ def test_outside_of_steps_ranks_wait_for_one_that_reads_or_writes_for_longer_tha
         process.start()
     for process in ranks:
         process.join(DEADLINE_S)
+    assert [process.exitcode for process in ranks] == [0, 0]
+
+
+def miss_a_collective(rank: int, port: int, has_failed) -> None:
+    place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ.update(place | {"GLOO_SOCKET_IFNAME": "lo", protocol.COLLECTIVE_TIMEOUT_S: str(TIMEOUT_S)})
+    torch.set_num_threads(1)
+    with contextlib.suppress(RuntimeError), init_process_group(rank=rank, world_size=2) as process_group:
+        if rank == 0:
+            collectives = Collectives(process_group)
+            with pytest.raises(RuntimeError, match=r"[Tt]imed out"):
+                collectives.wait(collectives.all_reduce(torch.ones(2)))
+            has_failed.set()
+        has_failed.wait(DEADLINE_S)
+        raise RuntimeError("the group is of no use any more")
+
+
+@pytest.mark.process
+def test_a_rank_that_waits_within_a_step_for_longer_than_it_was_told_fails():
+    port, fresh = free_port(), multiprocessing.get_context("spawn")
+    has_failed = fresh.Event()
+    ranks = [fresh.Process(target=miss_a_collective, args=(rank, port, has_failed)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(DEADLINE_S)
+    assert has_failed.is_set()
     assert [process.exitcode for process in ranks] == [0, 0]

@@ -128,6 +128,12 @@ class LaunchSpec(Frozen):
     min_progress_deadline_s: float = Field(
         30.0, gt=0, description="Least such seconds, however short steps are; `progress_deadline_s` goes before it."
     )
+    collective_timeout_s: float = Field(
+        120.0,
+        gt=0,
+        description="Most seconds that a rank waits for its peers within a step before it fails. More for steps whose "
+        "ranks may differ by minutes; `progress_deadline_s` has to be longer, too.",
+    )
     stragglers: Literal["report", "exclude"] = Field(
         "report",
         description="What comes of a rank that the others wait for: `report` names it; `exclude` also drops "
@@ -339,6 +345,7 @@ def rank_environment(
         # All local nodes share this machine's processors and memory; ranks divide them by this number.
         protocol.RANKS_HERE: str(spec.ranks_per_node * (spec.nodes if is_local else 1)),
         protocol.NODES_PER_RACK: str(spec.nodes_per_rack),
+        protocol.COLLECTIVE_TIMEOUT_S: f"{spec.collective_timeout_s:g}",
         protocol.STOP_GRACE_S: f"{spec.stop_grace_s:g}",
         **gang.stop.environment(),
     }

@@ -129,6 +129,12 @@ def test_ranks_count_those_that_share_their_machine() -> None:
     assert (here["HEADWAY_RANKS_HERE"], elsewhere["HEADWAY_RANKS_HERE"]) == ("6", "3")
 
 
+def test_ranks_are_told_how_long_they_wait_for_peers_and_which_nodes_share_a_switch() -> None:
+    spec = LaunchSpec(nodes=2, nodes_per_rack=2, collective_timeout_s=600)
+    given = rank_environment(GANG, ATTEMPT, spec, 1, {}, is_local=True)
+    assert (given["HEADWAY_COLLECTIVE_TIMEOUT_S"], given["HEADWAY_NODES_PER_RACK"]) == ("600", "2")
+
+
 def test_a_gang_shrinks_to_a_number_of_nodes_that_can_share_its_work() -> None:
     gang = replace(GANG, nodes=4, possible_nodes=frozenset({1, 2, 4}))
     assert [gang.max_nodes(num_hosts) for num_hosts in range(6)] == [0, 1, 2, 2, 4, 4]
