@@ -34,12 +34,16 @@ class ServedGraph(PythonModel):  # type: ignore[misc]
 
         # Of the model's folder `code`, which is not yet there when MLflow writes the folder and reads this source.
         from graph_check.check import check_graph  # type: ignore[import-not-found]
+        from graph_check.run_graph import GraphModel, Unsupported  # type: ignore[import-not-found]
 
         data = Path(context.artifacts["graph"]).read_bytes()
         if hashlib.sha256(data).hexdigest() != context.model_config["graph_sha256"]:
             raise ValueError("the graph is not the one that was registered: its SHA-256 is another.")
         check_graph(data)
-        self._graph = torch.export.load(io.BytesIO(data)).module()
+        try:
+            self._graph = GraphModel(data)
+        except Unsupported:
+            self._graph = torch.export.load(io.BytesIO(data)).module()
         self._config, self._table = b"", None
         if wanted := context.model_config.get("config_sha256"):
             self._where = Path(context.artifacts["graph"]).parents[1] / "weights" / "config.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.training.config.shapes import DataShape, ImageShape, TabularNumberShape, TabularShape, TokenShape
 from headway.training.graph_check.check import check_graph_file
 from headway.training.graph_check.operators import ATEN
+from headway.training.graph_check.run_graph import GraphModel, Unsupported
 from headway.training.programs.export import GRAPH, write_graph
 from headway.training.recipes.load import load_recipe
 from tests.training.graph_operators import allowed
@@ -107,6 +109,9 @@ LARGE = ("LSTM", "GRU", "conv net", "multi-head", "transformer")
 """Torch takes about a second of the processor to export each."""
 
 
+TORCH_LOADS = ("bfloat16",)
+"""It has graphs within the graph."""
+
 AT_LENGTH = ("multi-head",)
 """For `make soak`: the transformer goes the same way."""
 
@@ -121,9 +126,22 @@ def test_what_models_are_made_of_passes_and_is_the_model(name: str, tmp_path: Pa
     model, example = MODELS[name]
     write_graph(model.eval(), example, tmp_path)
     check_graph_file(tmp_path / GRAPH)
+    loaded = torch.export.load(io.BytesIO((tmp_path / GRAPH).read_bytes())).module()
     with torch.inference_mode():
-        made = torch.export.load(tmp_path / GRAPH).module()(example)
-        torch.testing.assert_close(made, model(example))
+        torch.testing.assert_close(loaded(example), model(example))
+        if name in TORCH_LOADS:
+            with pytest.raises(Unsupported):
+                GraphModel((tmp_path / GRAPH).read_bytes())
+        else:
+            require_same_bits(GraphModel((tmp_path / GRAPH).read_bytes()), loaded, example)
+
+
+def require_same_bits(ours: nn.Module, torchs: nn.Module, example: Tensor) -> None:
+    """Of an example, of one more row and of one alone, again and again."""
+    for given in (example, torch.cat((example, example[:1])), example[:1], example):
+        made, expected = ours(given), torchs(given)
+        assert made.dtype == expected.dtype and made.shape == expected.shape
+        assert made.numpy().tobytes() == expected.numpy().tobytes()
 
 
 RECIPES: dict[str, tuple[str, DataShape]] = {
@@ -135,12 +153,19 @@ RECIPES: dict[str, tuple[str, DataShape]] = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_of_headways_exports_a_graph_that_passes(name: str, tmp_path: Path) -> None:
     recipe_name, shape = RECIPES[name]
     recipe = load_recipe(recipe_name, {}, shape)
     write_graph(recipe.build().eval(), recipe.example_input(), tmp_path)
     check_graph_file(tmp_path / GRAPH)
+    with torch.inference_mode():
+        require_same_bits(
+            GraphModel((tmp_path / GRAPH).read_bytes()),
+            torch.export.load(io.BytesIO((tmp_path / GRAPH).read_bytes())).module(),
+            recipe.example_input(),
+        )
 
 
 def test_another_operator_is_refused_by_name_with_what_to_do(tmp_path: Path) -> None:
