@@ -22,6 +22,8 @@ from benchmarks.figures import Figure, show
 from benchmarks.slow_hosts import LINK, Host, slow_hosts, why_no_slow_hosts
 from headway.training.launch.base import protocol
 
+LEFT_HOST = {"2x2": "<= 0.55", "2x4": "<= 0.28"}
+"""Of the bytes that leave it on one level."""
 LEAST = "<= 1.02"
 """Of the bytes that a host has to send at the least: its part of the sum to each other host, and the sum of its own."""
 INT8_TIME, INT8_BYTES = "<= 0.4", "<= 0.26"
@@ -126,6 +128,7 @@ def figures(layout: str, rate: str, elements: int, taken: Mapping[str, Sequence[
                 name=f"levels, {case}: bytes that leave a host",
                 value=ratio(levels, one_level, "left_host_bytes"),
                 ratio_to=one_level,
+                target=LEFT_HOST.get(layout, ""),
             )
         )
     num_hosts = int(layout.split("x")[0])

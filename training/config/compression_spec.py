@@ -24,6 +24,7 @@ class IntegerCompressionSpec(Frozen):
     )
     islands: int = Field(
         default=4,
+        strict=True,
         description="Equal parts of the global batch that are each rounded once, a power of two. As many ranks at most "
         "can share a batch. The fewer, the finer they are rounded: int8 to 127 / islands levels.",
     )
@@ -31,7 +32,9 @@ class IntegerCompressionSpec(Frozen):
         default=True,
         description="Each island adds what rounding took off to its next gradient. Its state: a gradient an island.",
     )
-    block: int = Field(default=256, description="Elements that share a scale, a power of two from 32 to 65,536.")
+    block: int = Field(
+        default=256, strict=True, description="Elements that share a scale, a power of two from 32 to 65,536."
+    )
 
     @model_validator(mode="after")
     def _are_powers_of_two(self) -> Self:

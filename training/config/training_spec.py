@@ -5,9 +5,10 @@ World size is absent on purpose: in exact mode the weights do not depend on it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
@@ -100,7 +101,11 @@ class TrainingSpec(Frozen):
         default="fp32", description="Arithmetic of forward and backward; weights and optimizer stay fp32."
     )
     loss_scale: LossScaleSpec = Field(LossScaleSpec(), description="The scale of the loss in `fp16`.")
-    gradient_compression: Rounding | IntegerCompressionSpec = Field(
+    gradient_compression: Annotated[
+        Annotated[Rounding, Tag("text")] | Annotated[IntegerCompressionSpec, Tag("mapping")],
+        # Else a problem of one would be told of both.
+        Discriminator(lambda value: "mapping" if isinstance(value, Mapping | IntegerCompressionSpec) else "text"),
+    ] = Field(
         default="none",
         description="What gradients are rounded to, replica by replica, and travel in between ranks; a mapping with "
         "`kind: int8`: whole numbers, island by island.",
@@ -114,6 +119,13 @@ class TrainingSpec(Frozen):
         "their shape, so it decides no bit.",
     )
     checkpoints: CheckpointSpec = Field(CheckpointSpec(), description="When checkpoints are saved, and which are kept.")
+
+    @field_validator("gradient_compression", mode="before")
+    @classmethod
+    def _whole_numbers_are_a_mapping(cls, value: Any) -> Any:
+        if value in ("int8", "int32"):
+            raise ValueError(f"whole numbers are said by a mapping: {{kind: {value}}}")
+        return value
 
     @model_validator(mode="after")
     def _batch_is_whole_replicas(self) -> Self:
@@ -190,7 +202,8 @@ class TrainingSpec(Frozen):
         if integers.islands > fewest:
             raise ValueError(
                 f"{name}.islands: {integers.islands} islands need as many replicas, and a step has {fewest} "
-                f"(batch {self.first_batch_sequences} / micro batch {self.micro_batch_sequences})"
+                f"(batch {self.first_batch_sequences} / micro batch {self.micro_batch_sequences}); "
+                f"say islands: {fewest}, or lower micro_batch_sequences"
             )
         return self
 
@@ -234,6 +247,13 @@ class TrainingSpec(Frozen):
         """How gradients travel as whole numbers; None where they do not."""
         compression = self.gradient_compression
         return compression if isinstance(compression, IntegerCompressionSpec) else None
+
+    def for_one_of(self, world_size: int) -> TrainingSpec:
+        """With as many islands as each of so many ranks has, for one that is measured alone."""
+        if self.integers is None:
+            return self
+        islands = max(1, self.integers.islands // world_size)
+        return self.model_copy(update={"gradient_compression": self.integers.model_copy(update={"islands": islands})})
 
     @property
     def rounding(self) -> Rounding:
@@ -281,7 +301,8 @@ def replicas_per_rank(spec: TrainingSpec, world_size: int) -> int:
     ranks_per_share = world_size // shape.num_shares
     # What shares the smallest batch shares each larger one: they are multiples of it.
     fewest = spec.first_batch_sequences // spec.micro_batch_sequences
-    possible = [n * ranks_per_share for n in range(1, fewest + 1) if fewest % n == 0]
+    most = fewest if spec.integers is None else spec.integers.islands
+    possible = [n * ranks_per_share for n in range(1, most + 1) if fewest % n == 0]
     _refuse_uneven(spec, world_size, shape.num_shares, possible)
     if spec.integers is not None and world_size > spec.integers.islands:
         raise ConfigError(

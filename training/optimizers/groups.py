@@ -60,8 +60,10 @@ def parameter_groups(model: nn.Module, recipe: Recipe, spec: OptimizerSpec) -> l
         own = _spec_of(names[name], specs)
         # Decay is for matrices between layers, as is usual; biases, gains and embeddings keep their scale.
         decays = parameter.ndim > 1 and id(parameter) not in embeddings
+        # A recipe may freeze some by itself.
+        is_frozen = own.frozen or not parameter.requires_grad
         treatment = (
-            None if own.frozen else _treatment(own, spec, is_hidden=not hidden.isdisjoint(names[name]), decays=decays)
+            None if is_frozen else _treatment(own, spec, is_hidden=not hidden.isdisjoint(names[name]), decays=decays)
         )
         if treatment is not None and treatment.rule == "muon" and parameter.ndim != 2:
             raise ConfigError(f"muon updates matrices, and {name} has {parameter.ndim} dimensions.", where=WHERE)

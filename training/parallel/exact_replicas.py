@@ -6,8 +6,10 @@ they make is summed in one fixed tree (after EasyScale, Li et al., SC '23).
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, cast
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.training.checkpoint.pieces import Piece, State
+from headway.training.checkpoint.pieces import Piece, State, pieces_of
 from headway.training.config.compression_spec import IntegerCompressionSpec
 from headway.training.config.seeds import derive, seed_everything
 from headway.training.config.training_spec import TrainingSpec
@@ -147,7 +149,11 @@ class ExactReplicas(UnshardedModel):
             return super().full_tensors(state)
         from headway.training.parallel.slices import full_tensors
 
-        return full_tensors(state, self._process_group)
+        # What every rank has whole travels nowhere: links that whole numbers are for are slow.
+        own = pieces_of(state)
+        cut = {name: piece for name, piece in own.items() if piece.local.shape != piece.global_shape}
+        whole = {name: piece for name, piece in own.items() if name not in cut}
+        return heapq.merge(super().full_tensors(whole), full_tensors(cut, self._process_group), key=itemgetter(0))
 
     def gradient_norm(self) -> float:
         # By rows, which a rank with slices can compute as well: both modes then have the same norm.

@@ -76,6 +76,7 @@ class GradientTree:
 
     def expect(self, replicas_of_rank: int) -> None:
         """Of so many leaves on each rank the next trees are made, the same number everywhere."""
+        assert replicas_of_rank % self._islands_of_rank == 0, "an island is whole replicas"
         self._replicas_per_rank = replicas_of_rank
         self._replicas_per_island = replicas_of_rank // self._islands_of_rank
 

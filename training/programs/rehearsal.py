@@ -116,7 +116,8 @@ def measure(request: RehearsalRequest) -> RehearsalResult:
     rows = request.training.micro_batch_sequences
     # On a mesh this is the time and memory of a rank that holds the whole model alone.
     alone = {"parallel": ParallelSpec(mode=request.training.parallel.mode)}
-    spec = request.training.model_copy(update={"global_batch_sequences": share * rows, **alone})
+    spec = request.training.for_one_of(request.world_size)
+    spec = spec.model_copy(update={"global_batch_sequences": share * rows, **alone})
     enable_determinism(spec.num_threads)
     process_group = ProcessGroup(rank=0, world_size=1, device=choose_device())
     recipe = load_recipe(spec.recipe.name, spec.recipe.model, request.shape)

@@ -125,29 +125,37 @@ class TreeExchange:
     def __init__(self, levels: Sequence[Collectives]) -> None:
         self._levels = [level for level in levels if level.num_ranks > 1]
         self._scratch: list[list[Tensor]] = []
-        self._travelling: list[_Travelling] = []
+        self._num_started = 0
+        self._on_their_way: list[_Travelling] = []
+        # Apart, since every start looks through the others, and a large model has thousands of buckets.
+        self._arriving: list[_Travelling] = []
 
     def start(self, rows: Sequence[Tensor]) -> None:
         (bucket,) = rows
         if not self._levels:
             return
-        number = len(self._travelling)
         # Of each bucket of a step, made in the first step and kept: fresh memory costs more than the sum.
-        if number == len(self._scratch):
+        if self._num_started == len(self._scratch):
             self._scratch.append(_scratch(bucket, self._levels))
-        # The last collective of each is waited for by `finish` alone: nothing else depends on it.
-        earlier = [each for each in self._travelling if not each.is_last]
-        self._travelling.append(_Travelling(bucket, self._levels, self._scratch[number]))
-        for each in earlier:
-            each.go_on()
+        started = _Travelling(bucket, self._levels, self._scratch[self._num_started])
+        self._num_started += 1
+        self._go_on()
+        (self._arriving if started.is_last else self._on_their_way).append(started)
 
     def finish(self) -> None:
-        while on_their_way := [each for each in self._travelling if not each.is_last]:
-            for each in on_their_way:
-                each.go_on()
-        for each in self._travelling:
+        while self._on_their_way:
+            self._go_on()
+        for each in self._arriving:
             each.arrive()
-        self._travelling = []
+        self._arriving, self._num_started = [], 0
+
+    def _go_on(self) -> None:
+        """Let all that are on their way issue their next collective."""
+        for each in self._on_their_way:
+            each.go_on()
+        # The last collective of each is waited for by `finish` alone: nothing else depends on it.
+        self._arriving += [each for each in self._on_their_way if each.is_last]
+        self._on_their_way = [each for each in self._on_their_way if not each.is_last]
 
 
 class _Travelling:
@@ -162,12 +170,12 @@ class _Travelling:
 
     @property
     def is_last(self) -> bool:
-        return self._level == 0 and not (self._rises and self._is_scattered(0))
+        return self._level == 0 and not (self._rises and _is_scattered(self._levels, 0))
 
     def go_on(self) -> None:
         """Wait for its last collective and issue the next."""
         self.arrive()
-        if self._rises and self._is_scattered(self._level):
+        if self._rises and _is_scattered(self._levels, self._level):
             # Every rank adds the same operands in the same tree, each for its own part.
             self._parts.append(tree_sum(self._scratch[self._level].view(self._levels[self._level].num_ranks, -1)))
             self._rises = self._level + 1 < len(self._levels)
@@ -184,22 +192,23 @@ class _Travelling:
         level, part = self._levels[self._level], self._parts[self._level]
         if not self._rises:
             self._pending = level.all_gather(part, self._parts[self._level + 1])
-        elif self._is_scattered(self._level):
+        elif _is_scattered(self._levels, self._level):
             self._pending = level.all_to_all(self._scratch[self._level], part)
         else:
             self._pending = level.all_reduce(part)
 
-    def _is_scattered(self, level: int) -> bool:
-        # a + b is b + a: the tree of two needs no order, and where nothing lies above it no parts.
-        return level + 1 < len(self._levels) or self._levels[level].num_ranks > 2
+
+def _is_scattered(levels: Sequence[Collectives], level: int) -> bool:
+    # a + b is b + a: the tree of two needs no order, and where nothing lies above it no parts.
+    return level + 1 < len(levels) or levels[level].num_ranks > 2
 
 
 def _scratch(bucket: Tensor, levels: Sequence[Collectives]) -> list[Tensor]:
-    """What each level receives of a bucket: as much as the level hands in."""
+    """What each level receives of a bucket: as much as the level hands in, where ranks hand in parts."""
     received, length = [], bucket.numel()
-    for level in levels:
-        received.append(bucket.new_empty(length))
-        length //= level.num_ranks
+    for level in range(len(levels)):
+        received.append(bucket.new_empty(length if _is_scattered(levels, level) else 0))
+        length //= levels[level].num_ranks
     return received
 
 

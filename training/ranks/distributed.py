@@ -126,7 +126,7 @@ def init_process_group(*, rank: int, world_size: int) -> Iterator[ProcessGroup]:
         meetings = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_S))
         # Of its members alone: with a thousand ranks each would wait for groups that it is not in.
         new_group = partial(dist.new_group, backend=backend, timeout=timeout, use_local_synchronization=True)
-        levels = make_levels(level_sizes(os.environ, world_size), rank, new_group)
+        levels = make_levels(_agreed(level_sizes(os.environ, world_size), meetings, world_size), rank, new_group)
         try:
             process_group = ProcessGroup(
                 rank=rank,
@@ -140,3 +140,11 @@ def init_process_group(*, rank: int, world_size: int) -> Iterator[ProcessGroup]:
             process_group.barrier()  # nobody leaves while another still needs it
         finally:
             dist.destroy_process_group()
+
+
+def _agreed(sizes: dict[str, int], meetings: dist.ProcessGroup, world_size: int) -> dict[str, int]:
+    """The levels that this rank sees, if all see the same; of a torchrun by hand hosts may have unequal numbers."""
+    own = torch.tensor([[*sizes.values(), 0, 0, 0][:3]])
+    everywhere = own.new_empty((world_size, 3))
+    dist.all_gather_single(everywhere, own, group=meetings)
+    return sizes if bool((everywhere == own).all()) else {}

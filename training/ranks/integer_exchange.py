@@ -60,6 +60,7 @@ class IntegerExchange:
         """What each of this rank's islands adds to its next gradient (islands, length)."""
         self._totals = torch.empty(length, dtype=TYPES[spec.kind], device=device)
         self._scratch = torch.empty(2, 0, device=device)
+        self._has_left = False
         self._started: list[_Rounded] = []
         self._scales: list[Tensor] = []
         self._ends: list[int] = [0]
@@ -94,10 +95,13 @@ class IntegerExchange:
             unit = self.loss_scale if self._spec.feedback else 1.0
             torch.mul(self._total(number).view_as(sums), (self._scales[number] * unit)[:, None], out=sums)
         self.residuals, self._next_residuals = self._next_residuals, self.residuals
+        self._has_left = True
         self._started, self._scales, self._ends = [], [], [0]
 
     def discard(self) -> None:
-        """Take back what the last step left for the next."""
+        """Take back what the last step left for the next; once a step."""
+        assert self._has_left, "there is nothing to take back"
+        self._has_left = False
         self.residuals, self._next_residuals = self._next_residuals, self.residuals
 
     def _round(self, number: int) -> None:

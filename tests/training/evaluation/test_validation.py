@@ -67,7 +67,7 @@ def test_by_steps_it_comes_every_so_many_and_after_the_last(max_steps, every):
     assert len(due) == spec.count(max_steps)
 
 
-@given(st.integers(1, 2000), st.lists(st.floats(0.001, 1), min_size=1, max_size=9))
+@given(st.integers(1, 2000), st.lists(st.floats(0.001, 1), min_size=1, max_size=9, unique=True))
 def test_by_fractions_it_comes_as_often_as_they_differ_and_after_the_last(max_steps, fractions):
     spec = ValidationSpec(at_fractions=tuple(fractions))
     due = [step for step in range(max_steps + 1) if spec.is_due(step, max_steps)]

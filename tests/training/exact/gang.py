@@ -62,6 +62,8 @@ def run_case(
             learner.update(step, sums, norm)
         noise_scales.append(learner.noise_scale)
     tensors = {key: value.detach().clone() for key, value in learner.full_tensors()}
+    taken = process_group.traffic.take()
+    broadcast_bytes = taken["broadcast"].sent_bytes if "broadcast" in taken else 0
     if process_group.leads:
         safetensors.torch.save_file(tensors, kept)
         kept.with_suffix(".json").write_text(json.dumps(learner.scalars()))
@@ -73,6 +75,8 @@ def run_case(
         "noise_scales": noise_scales,
         "num_skipped": num_skipped,
         "traffic": traffic,
+        "broadcast_bytes": broadcast_bytes,
+        "state_bytes": sum(value.numel() * value.element_size() for value in tensors.values()),
         "buffers": {name: value.tolist() for name, value in learner.model.named_buffers() if value.numel() < 64},
     }
 

@@ -164,6 +164,16 @@ def test_whole_numbers_send_a_quarter_of_the_bytes(rounds):
     assert integers / plain == pytest.approx(0.25 + 1 / 64, rel=0.01)
 
 
+@pytest.mark.process
+def test_to_make_up_the_whole_state_only_residuals_travel(rounds):
+    """Weights and moments lie on every rank."""
+    for size in ("2", "4"):
+        for rank in rounds[size]:
+            assert rank["language-model"]["broadcast_bytes"] == 0
+            # Whole numbers of fp32, each island's from the rank that has it.
+            assert 0 < rank["int8"]["broadcast_bytes"] < rank["int8"]["state_bytes"] / 2
+
+
 @pytest.mark.long
 @pytest.mark.process
 def test_a_compiled_model_gives_the_same_bits_on_any_number_of_ranks_and_about_those_of_an_eager_one(tmp_path):

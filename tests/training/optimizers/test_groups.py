@@ -156,3 +156,10 @@ def test_a_tied_weight_that_two_groups_treat_otherwise_is_refused_by_both_names(
     freeze(tied(), recipe(), OptimizerSpec(groups=alike))
     behind = (of_head, ParameterGroupSpec(parameters=("*",), lr_multiplier=2))
     freeze(tied(), recipe(), OptimizerSpec(groups=behind))
+
+
+def test_what_a_recipe_freezes_by_itself_has_no_rule_and_no_state():
+    made = model()
+    made.convolution.weight.requires_grad_(False)
+    groups = parameter_groups(made, recipe(), OptimizerSpec())
+    assert [name for group in groups if group.treatment is None for name in group.parameters] == ["convolution.weight"]

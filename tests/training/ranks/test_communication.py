@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from headway.training.ranks import communication
 from headway.training.ranks.communication import Collectives, TreeExchange
 from headway.training.ranks.distributed import ProcessGroup
 
@@ -77,6 +78,32 @@ def test_a_buckets_second_half_is_issued_after_the_next_ones_first_half():
         "all_gather",
         "all_gather",
     ]
+
+
+@pytest.mark.parametrize("sizes", [(2,), (4,), (2, 2), (2, 4)], ids=str)
+def test_what_a_bucket_costs_does_not_grow_with_their_number(sizes, monkeypatch):
+    looked_at = []
+    is_last = communication._Travelling.is_last
+    monkeypatch.setattr(
+        communication._Travelling, "is_last", property(lambda each: looked_at.append(1) or is_last.fget(each))
+    )
+    num_looks = []
+    for num_buckets in (50, 100):
+        looked_at.clear()
+        exchange = TreeExchange([LateCollectives(size) for size in sizes])
+        for _ in range(num_buckets):
+            exchange.start([torch.ones(16)])
+        exchange.finish()
+        num_looks.append(len(looked_at))
+    assert num_looks[1] <= 2.1 * num_looks[0]
+
+
+def test_a_pair_needs_no_memory_beside_its_buckets():
+    for sizes, expected in (((2,), [0]), ((4,), [16]), ((2, 2), [16, 0]), ((2, 4), [16, 8])):
+        exchange = TreeExchange([LateCollectives(size) for size in sizes])
+        exchange.start([torch.ones(16)])
+        exchange.finish()
+        assert [each.numel() for (bucket,) in [exchange._scratch] for each in bucket] == expected
 
 
 def test_of_two_ranks_above_which_nothing_lies_neither_hands_out_parts_and_one_rank_says_nothing():

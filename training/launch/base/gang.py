@@ -344,7 +344,8 @@ def rank_environment(
         protocol.NODE: str(node),
         # All local nodes share this machine's processors and memory; ranks divide them by this number.
         protocol.RANKS_HERE: str(spec.ranks_per_node * (spec.nodes if is_local else 1)),
-        protocol.NODES_PER_RACK: str(spec.nodes_per_rack),
+        # Of a gang that has lost hosts nobody knows which of the others stand together.
+        protocol.NODES_PER_RACK: str(spec.nodes_per_rack if len(attempt.members) == spec.nodes else 1),
         protocol.COLLECTIVE_TIMEOUT_S: f"{spec.collective_timeout_s:g}",
         protocol.STOP_GRACE_S: f"{spec.stop_grace_s:g}",
         **gang.stop.environment(),
