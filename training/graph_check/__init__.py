@@ -1,4 +1,5 @@
 """Exported graphs, parsed and held against a list of operators before torch sees them.
 
-Standard library alone: it is copied into registered models.
+It is copied into registered models: the check needs the standard library alone, and `run_graph.py`, which runs what has
+passed, needs torch.
 """

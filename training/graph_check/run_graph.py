@@ -34,6 +34,7 @@ MEMORY_FORMATS = {
     3: torch.channels_last_3d,
     4: torch.preserve_format,
 }
+BY_PLACE, BY_NAME = 1, 2
 AS_IT_IS = frozenset({"as_int", "as_bool", "as_string", "as_ints", "as_bools", "as_strings", "as_int_lists"})
 
 
@@ -93,6 +94,8 @@ class GraphModel(nn.Module):
         # Of tensors that were made in inference mode operators take other kernels, with other bits.
         with torch.inference_mode(False):
             self._inputs, self._state = _inputs(signature["input_specs"], _tensors(records))
+        # Who asks a model for its device looks at its parameters.
+        self.weights = nn.ParameterList(value for value in self._state.values() if isinstance(value, nn.Parameter))
         self._ranges = json.loads(bytes(records[PROGRAM]))["range_constraints"]
         self._expected = {name: graph["tensor_values"][name] for name in self._inputs}
         (call,) = [each["signature"] for each in program["module_call_graph"] if not each["fqn"]]
@@ -191,14 +194,14 @@ def _tensors(records: Mapping[str, memoryview]) -> dict[str, Tensor]:
 def _node(node: Mapping[str, Any]) -> _Node:
     call = _operator(node["target"])
     makes = [_made(each) for each in node["outputs"]]
-    named = {each["name"]: _argument(each["arg"]) for each in node["inputs"]}
-    if not isinstance(call, torch._ops.OpOverload):
-        return _Node(call, [_argument(each["arg"]) for each in node["inputs"]], {}, makes)
-    positional = []
-    for argument in call._schema.arguments:
-        if argument.kwarg_only or argument.name not in named:
-            break
-        positional.append(named.pop(argument.name))
+    positional, named = [], {}
+    for each in node["inputs"]:
+        if each["kind"] == BY_PLACE:
+            positional.append(_argument(each["arg"]))
+        elif each["kind"] == BY_NAME:
+            named[each["name"]] = _argument(each["arg"])
+        else:
+            raise Unsupported("an argument that says not how it is given")
     return _Node(call, positional, named, makes)
 
 
