@@ -32,7 +32,10 @@ def test_whole_numbers_have_defaults_and_other_ways_keep_the_keys_of_their_runs(
         ("int8", r"gradient_compression \(line 3\): whole numbers are said by a mapping: {kind: int8}"),
         ("bf17", r"gradient_compression \(line 3\): must be one of none, bf16, fp16, given 'bf17'"),
         ("{kind: int4}", r"gradient_compression.kind \(line 3\): must be one of int8, int32, given 'int4'"),
-        ("{kind: int8, islands: 3}", r"yaml: gradient_compression \(line 3\): islands: 3 is no power of two from 1 to 64"),
+        (
+            "{kind: int8, islands: 3}",
+            r"yaml: gradient_compression \(line 3\): islands: 3 is no power of two from 1 to 64",
+        ),
         ("{kind: int8, islands: true}", r"islands \(line 3\): must be a whole number, given True"),
         ("{kind: int8, block: 48}", r"block: 48 is no power of two"),
         ("{kind: int8, islands: 16}", r"16 islands need as many replicas, and a step has 8 .*say islands: 8, or lower"),
