@@ -133,6 +133,9 @@ def test_ranks_are_told_how_long_they_wait_for_peers_and_which_nodes_share_a_swi
     spec = LaunchSpec(nodes=2, nodes_per_rack=2, collective_timeout_s=600)
     given = rank_environment(GANG, ATTEMPT, spec, 1, {}, is_local=True)
     assert (given["HEADWAY_COLLECTIVE_TIMEOUT_S"], given["HEADWAY_NODES_PER_RACK"]) == ("600", "2")
+    # Hosts that are left move up, and nobody knows which of them stand together.
+    fewer = replace(ATTEMPT, members=ATTEMPT.members[:1])
+    assert rank_environment(GANG, fewer, spec, 0, {}, is_local=True)["HEADWAY_NODES_PER_RACK"] == "1"
 
 
 def test_a_gang_shrinks_to_a_number_of_nodes_that_can_share_its_work() -> None:
