@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
 from benchmarks.communication_gang import BUCKET_ELEMENTS, Request, Taken
 from benchmarks.figures import Figure, show
+from benchmarks.rank_processes import first_answer
 from benchmarks.slow_hosts import LINK, Host, slow_hosts, why_no_slow_hosts
 from headway.training.launch.base import protocol
+from headway.training.launch.base.ports import free_port
 
 LEFT_HOST = {"2x2": "<= 0.55", "2x4": "<= 0.28"}
 """Of the bytes that leave it on one level."""
@@ -57,38 +56,27 @@ def main() -> None:
 
 def run(request: Request, hosts: Sequence[Host], per_host: int) -> dict[str, list[Taken]]:
     """Raises `RuntimeError`: a rank failed."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    ranks = []
-    for host_index, host in enumerate(hosts):
-        for local in range(per_host):
-            environment = {
-                "RANK": host_index * per_host + local,
-                "LOCAL_RANK": local,
-                "WORLD_SIZE": len(hosts) * per_host,
-                "LOCAL_WORLD_SIZE": per_host,
-                protocol.RANKS_HERE: per_host,
-                "MASTER_ADDR": hosts[0].address,
-                "MASTER_PORT": port,
-                "GLOO_SOCKET_IFNAME": LINK,
-                "OMP_NUM_THREADS": 1,
-            }
-            ranks.append(
-                subprocess.Popen(
-                    (*host.prefix, sys.executable, "-m", "benchmarks.communication_gang", request.model_dump_json()),
-                    env={**os.environ, **{name: str(value) for name, value in environment.items()}},
-                    stdout=subprocess.PIPE,
-                )
-            )
-    try:
-        messages = [rank.communicate()[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    if any(rank.returncode for rank in ranks):
-        raise RuntimeError(f"ranks ended with {[rank.returncode for rank in ranks]}")
-    return {way: [Taken.model_validate(each) for each in rounds] for way, rounds in json.loads(messages[0]).items()}
+    port = free_port()
+    places = [(host, local) for host in range(len(hosts)) for local in range(per_host)]
+    environments = [
+        {
+            "RANK": host * per_host + local,
+            "LOCAL_RANK": local,
+            "WORLD_SIZE": len(places),
+            "LOCAL_WORLD_SIZE": per_host,
+            protocol.RANKS_HERE: per_host,
+            "MASTER_ADDR": hosts[0].address,
+            "MASTER_PORT": port,
+            "GLOO_SOCKET_IFNAME": LINK,
+        }
+        for host, local in places
+    ]
+    command = (sys.executable, "-m", "benchmarks.communication_gang", request.model_dump_json())
+    answer = first_answer(
+        [(*hosts[host].prefix, *command) for host, _ in places],
+        [{name: str(value) for name, value in each.items()} for each in environments],
+    )
+    return {way: [Taken.model_validate(each) for each in rounds] for way, rounds in json.loads(answer).items()}
 
 
 def figures(layout: str, rate: str, elements: int, taken: Mapping[str, Sequence[Taken]]) -> list[Figure]:

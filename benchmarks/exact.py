@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
 import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
 
 from benchmarks.exact_gang import MODELS, Request, Taken
 from benchmarks.figures import Figure, show
+from benchmarks.rank_processes import first_answer
 from benchmarks.slow_hosts import LINK, slow_hosts, why_no_slow_hosts
+from headway.training.launch.base.ports import free_port
 
 LIMIT = "<= 1.05"
 RATE = "1gbit"
@@ -69,23 +68,10 @@ def measured(request: Request, *, slow: bool) -> dict[str, Taken]:
 
 def run(request: Request, prefixes: Sequence[Sequence[str]], environment: dict[str, str]) -> dict[str, Taken]:
     """Raises `RuntimeError`: a rank failed."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        request = request.model_copy(update={"port": probe.getsockname()[1]})
-    command = (sys.executable, "-m", "benchmarks.exact_gang", request.model_dump_json())
-    known = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    ranks = [
-        subprocess.Popen((*prefix, *command, str(rank)), env=known, stdout=subprocess.PIPE)
-        for rank, prefix in enumerate(prefixes)
-    ]
-    try:
-        message = [rank.communicate()[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    if any(rank.returncode for rank in ranks):
-        raise RuntimeError(f"ranks ended with {[rank.returncode for rank in ranks]}")
-    found: dict[str, Taken] = json.loads(message[0])
+    command = (sys.executable, "-m", "benchmarks.exact_gang")
+    request = request.model_copy(update={"port": free_port()})
+    commands = [(*prefix, *command, request.model_dump_json(), str(rank)) for rank, prefix in enumerate(prefixes)]
+    found: dict[str, Taken] = json.loads(first_answer(commands, [environment] * len(commands)))
     return found
 
 

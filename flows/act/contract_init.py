@@ -21,8 +21,9 @@ from rich.text import Text
 from headway.data_contracts.drafting.contract_draft import draft_contract
 from headway.data_contracts.drafting.leaking_inputs import NO_LEAKS, LeakingInputs, leaking_inputs
 from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile, profile_rows
+from headway.data_contracts.drafting.text_dates import TextDates, text_dates
 from headway.data_contracts.scans.rows_database import ROWS, RowsDatabase, identifier, out_of_memory
-from headway.data_contracts.sources.delimited import DATE_OR_ISO, FOUND, LAST_MONTH, CsvChoice, date_formats
+from headway.data_contracts.sources.delimited import FOUND, CsvChoice
 from headway.data_contracts.sources.inference import TABLES, GuessedSource, guess_source
 from headway.data_contracts.sources.reading import rows_files, take_snapshot
 from headway.data_contracts.store.documents import Snapshot
@@ -59,14 +60,6 @@ MAX_RARE_RATIO = 0.01
 
 QUARANTINED = "Once it is a number, `unparsable_rows: quarantine` of the contract leaves out rows with other such cells"
 LEAK_EXCLUDED = "If it is known when the model is asked, put it back and say `promotion: {label_leak: allow}`"
-
-
-class TextDates(NamedTuple):
-    """How dates are written in columns that are texts, by all of their values."""
-
-    formats: tuple[str, ...] = ()
-    unclear: tuple[str, ...] = ()
-    """Of which nothing tells one from the other."""
 
 
 class ContractDraft(NamedTuple):
@@ -259,7 +252,7 @@ def _profile(found: GuessedSource, base: Path, label: str, given: CsvChoice) -> 
                     if not found.spec.is_table:
                         _require_text(snapshot, profile, found.spec.uri)
                     may_be_dates = bool(found.unclear_dates or given.timestamp_format)
-                    dates = _text_dates(connection, profile) if may_be_dates else TextDates()
+                    dates = text_dates(connection, profile) if may_be_dates else TextDates()
                     drafted = _drafted(connection, snapshot, profile, is_text=not found.spec.is_table, label=label)
                     return drafted._replace(dates=dates)
             except duckdb.OutOfMemoryException as error:
@@ -303,28 +296,6 @@ def _drafted(
     has_names = predicted.is_class and column.family == "string" and not column.suspicions
     class_rows = _class_rows(connection, column.name) if has_names else {}
     return _Profiled(snapshot, profile, encoder, leaks, class_rows, TextDates())
-
-
-def _text_dates(connection: duckdb.DuckDBPyConnection, profile: TableProfile) -> TextDates:
-    """One value of each sort says what all values of a column would: its shape, and which number is no month."""
-    columns: list[list[str]] = []
-    for column in profile.columns:
-        if column.family != "string" or not column.num_values:
-            continue
-        name = identifier(column.name)
-        values = f"FROM {ROWS} WHERE {name} <> ''"
-        is_date = f"SELECT bool_and(regexp_full_match({name}, $date)) {values}"
-        if not (connection.execute(is_date, {"date": DATE_OR_ISO}).fetchone() or (False,))[0]:
-            continue
-        shape = f"regexp_replace(regexp_replace({name}, '[0-9]{{4}}', 'Y'), '[0-9]+', '0', 'g')"
-        first, then = (
-            f"TRY_CAST(regexp_extract({name}, '^([0-9]+)[^0-9]([0-9]+)', {place}) AS INTEGER) > {LAST_MONTH}"
-            for place in (1, 2)
-        )
-        sorts = connection.execute(f"SELECT any_value({name}) {values} GROUP BY {shape}, {first}, {then}").fetchall()
-        columns.append([column.name, *(value for (value,) in sorts)])
-    formats, unclear = date_formats(columns)
-    return TextDates(tuple(formats), tuple(unclear))
 
 
 def _class_rows(connection: duckdb.DuckDBPyConnection, label: str) -> dict[str, int]:

@@ -14,6 +14,7 @@ from headway.data_contracts.store.credentials import credential_in_value, is_sec
 from headway.data_contracts.store.documents import Frozen, Json
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.strict_yaml import parse_yaml_model, read_text
+from headway.training.config.parallel import is_power_of_two
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.observe.ledger_lines import LARGEST
 
@@ -74,7 +75,7 @@ PROBE_WITHIN_S = 1800.0
 
 
 def _shareable(launch: LaunchSpec) -> LaunchSpec:
-    if launch.world_size & (launch.world_size - 1):
+    if not is_power_of_two(launch.world_size):
         raise ValueError(f"a probe's micro-batches are a power of two, which {launch.world_size} ranks cannot share")
     return launch
 

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from headway.data_contracts.store.documents import Frozen
+from headway.training.config.parallel import is_power_of_two
 
 LARGEST_SUM = {"int8": 127, "int32": 1 << 24}
 """Of all islands; beyond 2^24 fp32 does not hold every whole number."""
@@ -38,9 +39,9 @@ class IntegerCompressionSpec(Frozen):
 
     @model_validator(mode="after")
     def _are_powers_of_two(self) -> Self:
-        if self.islands < 1 or self.islands & (self.islands - 1) or self.islands > MAX_ISLANDS:
+        if not is_power_of_two(self.islands) or self.islands > MAX_ISLANDS:
             raise ValueError(f"islands: {self.islands} is no power of two from 1 to {MAX_ISLANDS}")
-        if self.block & (self.block - 1) or not 32 <= self.block <= 65_536:
+        if not is_power_of_two(self.block) or not 32 <= self.block <= 65_536:
             raise ValueError(f"block: {self.block} is no power of two from 32 to 65,536")
         return self
 
@@ -48,6 +49,3 @@ class IntegerCompressionSpec(Frozen):
     def levels(self) -> int:
         """The largest number that an island may say, so that the sum of all fits."""
         return LARGEST_SUM[self.kind] // self.islands
-
-    def __str__(self) -> str:
-        return f"{self.kind}, {self.islands} islands{'' if self.feedback else ', no feedback'}"

@@ -15,6 +15,10 @@ EXACT = {"mode", "replicate", "shard", "deferred_init"}
 """What mode `exact` can be told."""
 
 
+def is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
 class ParallelSpec(Frozen):
     mode: Literal["exact", "fast"] = Field(
         default="exact",

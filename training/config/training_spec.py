@@ -18,7 +18,7 @@ from headway.training.config.compression_spec import IntegerCompressionSpec
 from headway.training.config.guards import GuardSpec
 from headway.training.config.optimizer import EmaSpec, OptimizerSpec, ScheduleSpec
 from headway.training.config.order_spec import OrderSpec
-from headway.training.config.parallel import ParallelSpec, mesh_shape
+from headway.training.config.parallel import ParallelSpec, is_power_of_two, mesh_shape
 from headway.training.config.recipe_specs import GRADIENT_BOOSTING, GradientBoostingSpec
 from headway.training.config.start_spec import StartFrom
 from headway.training.config.validation import ValidationSpec
@@ -34,10 +34,6 @@ DECIDES_NO_BIT: Final = ("checkpoints", "profile", "bucket_bytes")
 """Fields that decide no bit, and so are in no run's key; see `headway.training.config.execution`."""
 Scalar = bool | int | float | str
 Rounding = Literal["none", "bf16", "fp16"]
-
-
-def is_power_of_two(number: int) -> bool:
-    return number > 0 and number & (number - 1) == 0
 
 
 class RecipeSpec(Frozen):

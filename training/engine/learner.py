@@ -159,7 +159,8 @@ class Learner:
 
         What the next exchange of gradients adds to them is `exchange.<what>.<name>`.
 
-        `update`, `load`, `evaluating` and `proof_loss` alone change it.
+        `update`, `load`, `evaluating` and `proof_loss` alone change it; what `exchange` is of a step that is over, a
+        `backward` after the next `update` does.
         """
         return {**self._pieces(self._own_moments()), **self._exchange_state()}
 

@@ -13,13 +13,14 @@ import importlib
 import json
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .archive import records_of
+from .check import MALFORMED
 from .records import PROGRAM, TENSORS
 
 DTYPES = {
@@ -83,20 +84,27 @@ class GraphModel(nn.Module):
     """The model of an exported program whose bytes `check_graph` has let through; in evaluation mode, on the CPU.
 
     Raises:
-        Unsupported: it has something that is not plain.
+        Unsupported: it has something that is not plain, or does not fit together, which torch says better.
     """
 
     def __init__(self, data: bytes) -> None:
         super().__init__()
+        try:
+            self._read(data)
+        except (*MALFORMED, RuntimeError) as error:
+            raise Unsupported(f"{type(error).__name__}: {error}") from error
+        self.eval()
+
+    def _read(self, data: bytes) -> None:
         records = records_of(memoryview(data))
-        program = json.loads(bytes(records[PROGRAM]))["graph_module"]
+        described = json.loads(bytes(records[PROGRAM]))
+        program, self._ranges = described["graph_module"], described["range_constraints"]
         graph, signature = program["graph"], program["signature"]
         # Of tensors that were made in inference mode operators take other kernels, with other bits.
         with torch.inference_mode(False):
             self._inputs, self._state = _inputs(signature["input_specs"], _tensors(records))
         # Who asks a model for its device looks at its parameters.
         self.weights = nn.ParameterList(value for value in self._state.values() if isinstance(value, nn.Parameter))
-        self._ranges = json.loads(bytes(records[PROGRAM]))["range_constraints"]
         self._expected = {name: graph["tensor_values"][name] for name in self._inputs}
         (call,) = [each["signature"] for each in program["module_call_graph"] if not each["fqn"]]
         _require_positional(call["in_spec"], len(self._inputs))
@@ -105,7 +113,7 @@ class GraphModel(nn.Module):
         self._nodes = [_node(node) for node in graph["nodes"]]
         # Freed when nothing reads them any more, or all activations would be kept to the end.
         self._last_reads = _last_reads(self._nodes, self._outputs)
-        self.eval()
+        _require_known([*self._inputs, *self._state], self._nodes, self._outputs)
 
     def forward(self, *given: Tensor) -> Any:
         """Raises `ValueError`: other inputs than it was exported for."""
@@ -300,6 +308,17 @@ def _names_in(given: Any) -> Iterator[str]:
             yield from _names_in(each)
     elif isinstance(given, dict):
         yield from _names_in(list(given.values()))
+
+
+def _require_known(given: Iterable[str], nodes: Sequence[_Node], outputs: Sequence[Any]) -> None:
+    """Raises `Unsupported`: something is read that nobody has made by then."""
+    known = set(given)
+    for node in nodes:
+        if unknown := {*_names_in(node.positional), *_names_in(node.named)} - known:
+            raise Unsupported(f"{min(unknown)} is read before it is made")
+        known.update(_made_by(node))
+    if unknown := set(_names_in(list(outputs))) - known:
+        raise Unsupported(f"{min(unknown)} is handed out and never made")
 
 
 def _last_reads(nodes: Sequence[_Node], outputs: Sequence[Any]) -> list[list[str]]:

@@ -27,8 +27,8 @@ from headway.training.parallel.batch_statistics import BatchStatistics
 from headway.training.parallel.gradients import (
     GradientTree,
     RowSquares,
+    buffer_length,
     is_measured,
-    padded_length,
     row_places,
     row_squares,
 )
@@ -90,7 +90,7 @@ class ExactReplicas(UnshardedModel):
             self._collectives,
             sums,
             islands_of_rank=integers.islands // self._process_group.world_size,
-            length=padded_length(self._trained.values(), max(self._spec.num_replicas, integers.block)),
+            length=buffer_length(self._trained.values(), self._spec.num_replicas, integers.block),
             device=self._process_group.device,
         )
 

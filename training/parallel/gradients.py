@@ -59,7 +59,7 @@ class GradientTree:
         self.expect(num_replicas // collectives.num_ranks)
         self._exchange = exchange or TreeExchange([collectives])
         self._node_dtype = node_dtype
-        self._assign_buckets(max(num_replicas, block_elements), bucket_elements)
+        self._assign_buckets(_multiple(num_replicas, block_elements), bucket_elements)
         # Cached by address: buffers are reused every step, and thousands of views take milliseconds to make.
         self._views: dict[int, list[Tensor]] = {}
         self._free: list[Tensor] = []
@@ -198,7 +198,7 @@ class GradientTree:
         for parameter in self._parameters:
             self._offsets.append(self._offsets[-1] + parameter.numel())
         # Padded, so that every number of ranks up to V cuts each bucket evenly.
-        self._length = padded_length(self._parameters, multiple)
+        self._length = _padded(self._offsets[-1], multiple)
         size = max(bucket_elements // multiple, 1) * multiple
         self._buckets = [slice(start, min(start + size, self._length)) for start in range(0, self._length, size)]
         self._overlapping = [
@@ -226,9 +226,17 @@ class GradientTree:
         return views
 
 
-def padded_length(parameters: Iterable[Tensor], multiple: int) -> int:
-    """Elements of a flat buffer that holds them all."""
-    return -(-sum(parameter.numel() for parameter in parameters) // multiple) * multiple
+def buffer_length(parameters: Iterable[Tensor], num_replicas: int, block_elements: int) -> int:
+    """Elements of a flat buffer of a `GradientTree`, which all buckets of a step make up."""
+    return _padded(sum(parameter.numel() for parameter in parameters), _multiple(num_replicas, block_elements))
+
+
+def _multiple(num_replicas: int, block_elements: int) -> int:
+    return max(num_replicas, block_elements)  # of two powers of two
+
+
+def _padded(length: int, multiple: int) -> int:
+    return -(-length // multiple) * multiple
 
 
 def row_squares(gradients: Mapping[str, Tensor], places: Mapping[str, int], length: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
@@ -18,7 +18,7 @@ from headway.training.observe.traffic import TrafficMeter, size_bytes
 from headway.training.ranks.keyed_store import store_of_attempt
 from headway.training.ranks.levels import Level, level_sizes, make_levels
 
-COLLECTIVE_TIMEOUT_S = "120"
+COLLECTIVE_TIMEOUT_S = 120.0
 """Where nobody says it: ranks of a torchrun that was started by hand."""
 PATIENCE_S = 3600.0
 """How much later than its peers a rank may be outside of steps, where one may have far more to read or write than
@@ -126,25 +126,18 @@ def init_process_group(*, rank: int, world_size: int) -> Iterator[ProcessGroup]:
         meetings = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_S))
         # Of its members alone: with a thousand ranks each would wait for groups that it is not in.
         new_group = partial(dist.new_group, backend=backend, timeout=timeout, use_local_synchronization=True)
-        levels = make_levels(_agreed(level_sizes(os.environ, world_size), meetings, world_size), rank, new_group)
         try:
             process_group = ProcessGroup(
-                rank=rank,
-                world_size=world_size,
-                device=device,
-                meetings=meetings,
-                levels=levels,
-                traffic=TrafficMeter(device),
+                rank=rank, world_size=world_size, device=device, meetings=meetings, traffic=TrafficMeter(device)
             )
-            yield process_group
+            levels = make_levels(_agreed(level_sizes(os.environ, world_size), process_group), rank, new_group)
+            yield replace(process_group, levels=levels)
             process_group.barrier()  # nobody leaves while another still needs it
         finally:
             dist.destroy_process_group()
 
 
-def _agreed(sizes: dict[str, int], meetings: dist.ProcessGroup, world_size: int) -> dict[str, int]:
+def _agreed(sizes: dict[str, int], process_group: ProcessGroup) -> dict[str, int]:
     """The levels that this rank sees, if all see the same; of a torchrun by hand hosts may have unequal numbers."""
     own = torch.tensor([[*sizes.values(), 0, 0, 0][:3]])
-    everywhere = own.new_empty((world_size, 3))
-    dist.all_gather_single(everywhere, own, group=meetings)
-    return sizes if bool((everywhere == own).all()) else {}
+    return sizes if bool((process_group.gather(own) == own).all()) else {}

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 
+from headway.training.config.parallel import is_power_of_two
 from headway.training.launch.base import protocol
 
 
@@ -43,7 +44,7 @@ def level_sizes(environment: Mapping[str, str], world_size: int) -> dict[str, in
         {"rack": per_rack, "racks": num_racks} if per_rack > 1 and num_racks > 1 and not rest else {"hosts": num_hosts}
     )
     # The tree is binary: a level that is not a whole subtree would give other bits.
-    return sizes if all(size & (size - 1) == 0 for size in sizes.values()) else {}
+    return sizes if all(map(is_power_of_two, sizes.values())) else {}
 
 
 def members(sizes: Sequence[int], rank: int) -> Iterator[list[int]]:

@@ -41,18 +41,23 @@ def test_summing_in_two_stages_is_the_same_tree(levels, workers):
     assert torch.equal(tree_sum(partial), tree_sum(rows.clone()))
 
 
+def summed(tree, parameters, gradients):
+    """What the tree makes of one step, in which each replica's gradient is given, flat, the last parameter first."""
+    for row in gradients:
+        tree.begin_replica()
+        flat = torch.cat([parameter.flatten() for parameter in reversed(parameters)])
+        (flat * row).sum().backward()
+        tree.end_replica()
+    return tree.total()
+
+
 @pytest.mark.parametrize("num_replicas", [1, 2, 4, 8, 16])
 def test_replicas_one_after_another_add_up_as_the_tree(num_replicas):
     parameters = [nn.Parameter(torch.zeros(5, 3)), nn.Parameter(torch.zeros(7))]
     coefficients = awkward_values(num_replicas, 22)
     tree = GradientTree(dict(zip("ab", parameters, strict=True)), collectives=ALONE, num_replicas=num_replicas)
     for _ in range(2):  # buffers are used again in the next step
-        for row in coefficients:
-            tree.begin_replica()
-            flat = torch.cat([parameter.flatten() for parameter in reversed(parameters)])
-            (flat * row).sum().backward()
-            tree.end_replica()
-        total = tree.total()
+        total = summed(tree, parameters, coefficients)
 
         expected = tree_sum(coefficients.clone())
         assert torch.equal(total[:22], expected)
@@ -88,12 +93,7 @@ def test_each_island_hands_in_the_sum_of_its_own_replicas(num_replicas, islands)
     )
     for _ in range(2):  # buffers are used again in the next step
         exchange.rows.clear()
-        for row in coefficients:
-            tree.begin_replica()
-            flat = torch.cat([parameter.flatten() for parameter in reversed(parameters)])
-            (flat * row).sum().backward()
-            tree.end_replica()
-        total = tree.total()
+        total = summed(tree, parameters, coefficients)
 
         handed_in = torch.cat(exchange.rows, dim=1)
         assert handed_in.shape == (islands, -(-22 // max(num_replicas, 4)) * max(num_replicas, 4))

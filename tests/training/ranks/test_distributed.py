@@ -12,7 +12,7 @@ import torch
 
 from headway.training.launch.base import protocol
 from headway.training.launch.base.ports import free_port
-from headway.training.ranks.communication import Collectives
+from headway.training.ranks.communication import Collectives, gang_levels
 from headway.training.ranks.distributed import choose_device, init_process_group
 from tests.waiting import DEADLINE_S
 
@@ -94,3 +94,28 @@ def test_a_rank_that_waits_within_a_step_for_longer_than_it_was_told_fails():
         process.join(DEADLINE_S)
     assert has_failed.is_set()
     assert [process.exitcode for process in ranks] == [0, 0]
+
+
+def meet_on_unequal_hosts(rank: int, port: int) -> None:
+    """The first host has two ranks, and the others one."""
+    place = {"RANK": str(rank), "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    place |= {"LOCAL_WORLD_SIZE": "2" if rank < 2 else "1", protocol.COLLECTIVE_TIMEOUT_S: str(TIMEOUT_S)}
+    os.environ.update(place | {"GLOO_SOCKET_IFNAME": "lo"})
+    torch.set_num_threads(1)
+    with init_process_group(rank=rank, world_size=4) as process_group:
+        assert process_group.levels == ()
+        values = torch.ones(4)
+        (level,) = gang_levels(process_group)
+        level.wait(level.all_reduce(values))
+        assert values.tolist() == [4.0] * 4
+
+
+@pytest.mark.long
+def test_ranks_that_see_other_levels_than_their_peers_meet_on_one():
+    port, fresh = free_port(), multiprocessing.get_context("spawn")
+    ranks = [fresh.Process(target=meet_on_unequal_hosts, args=(rank, port), daemon=True) for rank in range(4)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(DEADLINE_S)
+    assert [process.exitcode for process in ranks] == [0] * 4
