@@ -105,7 +105,9 @@ class GraphModel(nn.Module):
             self._inputs, self._state = _inputs(signature["input_specs"], _tensors(records))
         # Who asks a model for its device looks at its parameters.
         self.weights = nn.ParameterList(value for value in self._state.values() if isinstance(value, nn.Parameter))
-        self._expected = {name: graph["tensor_values"][name] for name in self._inputs}
+        self._expected = {name: graph["tensor_values"][name]["sizes"] for name in self._inputs}
+        for size in (each for sizes in self._expected.values() for each in sizes if "as_int" not in each):
+            _symbol(size["as_expr"]["expr_str"])
         (call,) = [each["signature"] for each in program["module_call_graph"] if not each["fqn"]]
         _require_positional(call["in_spec"], len(self._inputs))
         self._outputs = [_argument(_user_output(spec)) for spec in signature["output_specs"]]
@@ -130,7 +132,7 @@ class GraphModel(nn.Module):
             raise ValueError(f"it takes {len(self._inputs)} tensors, and is given {len(given)}")
         symbols: dict[str, int] = {}
         for name, tensor in zip(self._inputs, given, strict=True):
-            sizes = self._expected[name]["sizes"]
+            sizes = self._expected[name]
             if len(sizes) != tensor.dim():
                 raise ValueError(f"input {name} has {len(sizes)} dimensions, and is given {tensor.dim()}")
             for dim, (expected, size) in enumerate(zip(sizes, tensor.shape, strict=True)):

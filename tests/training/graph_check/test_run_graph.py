@@ -85,3 +85,15 @@ def test_a_graph_that_does_not_fit_together_is_refused_and_is_no_error_of_ours(
         GraphModel(data)
     with pytest.raises(IntegrityError, match="torch cannot load the graph"):
         load_graph(data, "model.pt2")
+
+
+def test_sizes_of_inputs_that_are_calculated_are_for_torch_and_found_before_any_call(
+    graph: Path, tmp_path: Path
+) -> None:
+    def doubled(graph: Json) -> None:
+        size = graph["tensor_values"]["input"]["sizes"][0]["as_expr"]
+        size["expr_str"] = f"Mul(Integer(2), {size['expr_str']})"
+
+    data = changed(graph, doubled, tmp_path / "doubled.pt2")
+    with pytest.raises(Unsupported, match="a size that is calculated"):
+        GraphModel(data)
