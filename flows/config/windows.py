@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from headway.data_contracts.store.documents import Frozen
+from headway.training.config.durations import Seconds
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -119,10 +120,10 @@ class WindowsSpec(Frozen):
     blackouts: tuple[Blackout, ...] = Field(
         default=(), description="Dates, or ranges of them, on which no window opens. One open before stays open."
     )
-    margin_s: float = Field(
+    margin_s: Seconds = Field(
         default=120.0, ge=0, description="Seconds before a window's end at which training keeps its last checkpoint."
     )
-    min_useful_s: float = Field(
+    min_useful_s: Seconds = Field(
         default=600.0, ge=0, description="Seconds of training under which a late start is not worth its overhead."
     )
     starving_after: int = Field(

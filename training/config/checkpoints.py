@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from headway.data_contracts.store.documents import Frozen
+from headway.training.config.durations import Seconds
 from headway.training.config.validation import ValidationSpec
 
 RANKING = ("inexact_resumes", "loss", "optimizer_step", "tokens_seen")
@@ -16,7 +17,9 @@ RANKING = ("inexact_resumes", "loss", "optimizer_step", "tokens_seen")
 
 class CheckpointSpec(Frozen):
     every_steps: int | None = Field(default=100, gt=0, description="Steps between checkpoints; null: by time alone.")
-    every_s: float | None = Field(default=None, gt=0, description="Seconds between checkpoints; null: by steps alone.")
+    every_s: Seconds | None = Field(
+        default=None, gt=0, description="Seconds between checkpoints; null: by steps alone."
+    )
     keep_last: int = Field(default=3, ge=2, description="Newest checkpoints to keep; two at least.")
     keep_every_steps: int | None = Field(default=None, gt=0, description="Also keep those of every so many steps.")
     keep_best: int = Field(default=0, ge=0, description="Also keep so many with the best `best_by`.")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from headway.data_contracts.store.documents import Frozen
+from headway.training.config.durations import Seconds
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 """Of an object."""
@@ -99,7 +100,7 @@ class KubernetesSpec(Frozen):
         default_factory=dict, description="Of the job and its pods, such as `kueue.x-k8s.io/queue-name`."
     )
     annotations: Mapping[Key, str] = Field(default_factory=dict, description="Of the job and its pods.")
-    gather_s: float = Field(
+    gather_s: Seconds = Field(
         300.0,
         ge=0,
         description="Seconds to wait for missing pods before continuing with `min_nodes`; for fewer than "

@@ -9,6 +9,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from headway.data_contracts.store.documents import Frozen
+from headway.training.config.durations import Seconds
 
 UNKNOWN_PACE = 10
 """Validations of a run with `every_s` of which nobody knows beforehand what a step takes."""
@@ -17,7 +18,7 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 
 class ValidationSpec(Frozen):
     every_steps: int | None = Field(default=None, gt=0, description="Steps between two validations.")
-    every_s: float | None = Field(
+    every_s: Seconds | None = Field(
         default=None,
         gt=0,
         allow_inf_nan=False,

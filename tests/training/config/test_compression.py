@@ -30,6 +30,10 @@ def test_whole_numbers_have_defaults_and_other_ways_keep_the_keys_of_their_runs(
     ("text", "message"),
     [
         ("int8", r"gradient_compression \(line 3\): whole numbers are said by a mapping: {kind: int8}"),
+        *(
+            (text, r"gradient_compression \(line 3\): must be none, bf16, fp16, or a mapping such as {kind: int8}")
+            for text in ("[{kind: int8}]", "null", "8")
+        ),
         ("bf17", r"gradient_compression \(line 3\): must be one of none, bf16, fp16, given 'bf17'"),
         ("{kind: int4}", r"gradient_compression.kind \(line 3\): must be one of int8, int32, given 'int4'"),
         (

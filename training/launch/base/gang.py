@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.places import COMPILED
+from headway.training.config.durations import Seconds
 from headway.training.config.launcher_specs import KubernetesSpec, SlurmSpec, SshSpec
 from headway.training.config.loader_spec import LoaderSpec
 from headway.training.launch.base import fence, protocol
@@ -47,12 +48,12 @@ _OF_THE_MACHINE_NAMES = frozenset(
 class DetachedSpec(Frozen):
     """What binds a run that a scheduler holds and the flow that watches it."""
 
-    lease_s: float = Field(
+    lease_s: Seconds = Field(
         900.0,
         gt=0,
         description="Seconds without a flow that watches, after which the run keeps a checkpoint and stops.",
     )
-    unreachable_s: float = Field(
+    unreachable_s: Seconds = Field(
         900.0, gt=0, description="Seconds without an answer of the scheduler's, after which a flow gives up watching."
     )
 
@@ -64,7 +65,7 @@ class PreflightSpec(Frozen):
         default=(), description="Names of variables that ranks need, such as those of secrets; values stand nowhere."
     )
     min_free_bytes: int = Field(0, ge=0, description="Free on the file system that checkpoints are written to.")
-    max_clock_skew_s: float = Field(
+    max_clock_skew_s: Seconds = Field(
         5.0, gt=0, description="Seconds that a host's clock may be off the launching machine's."
     )
     max_resolve_s: float = Field(
@@ -104,33 +105,35 @@ class LaunchSpec(Frozen):
     max_cycles_without_progress: int = Field(
         3, ge=1, description="Failed attempts in a row that came no further than an earlier one, before giving up."
     )
-    stop_grace_s: float = Field(20.0, ge=0, description="Seconds for ranks to save a checkpoint after a stop request.")
-    lost_grace_s: float = Field(5.0, ge=0, description="The same when the launching process is gone.")
-    peer_grace_s: float = Field(2.0, ge=0, description="The same when another rank was lost.")
-    lease_s: float = Field(
+    stop_grace_s: Seconds = Field(
+        20.0, ge=0, description="Seconds for ranks to save a checkpoint after a stop request."
+    )
+    lost_grace_s: Seconds = Field(5.0, ge=0, description="The same when the launching process is gone.")
+    peer_grace_s: Seconds = Field(2.0, ge=0, description="The same when another rank was lost.")
+    lease_s: Seconds = Field(
         15.0,
         gt=0,
         description="Seconds without a word of the launching process that end the part of another host.",
     )
-    owner_lease_s: float = Field(
+    owner_lease_s: Seconds = Field(
         60.0,
         gt=0,
         description="Of a workspace in object storage: seconds without a sign of life of the machine that has a run, "
         "after which another may take it over.",
     )
-    start_deadline_s: float = Field(120.0, gt=0, description="Seconds without a sign of life before the first step.")
-    progress_deadline_s: float = Field(
+    start_deadline_s: Seconds = Field(120.0, gt=0, description="Seconds without a sign of life before the first step.")
+    progress_deadline_s: Seconds = Field(
         120.0,
         gt=0,
         description="Most seconds without a step or a sign of life before an attempt is ended. Once steps are known to "
         "be short, a missing one ends it sooner: after `min_progress_deadline_s` and ten times what they take (p99).",
     )
-    min_progress_deadline_s: float = Field(
+    min_progress_deadline_s: Seconds = Field(
         30.0, gt=0, description="Least such seconds, however short steps are; `progress_deadline_s` goes before it."
     )
-    collective_timeout_s: float = Field(
+    collective_timeout_s: Seconds = Field(
         120.0,
-        gt=0,
+        ge=1,
         description="Most seconds that a rank waits for its peers within a step before it fails. More for steps whose "
         "ranks may differ by minutes; `progress_deadline_s` has to be longer, too.",
     )
@@ -139,8 +142,10 @@ class LaunchSpec(Frozen):
         description="What comes of a rank that the others wait for: `report` names it; `exclude` also drops "
         "its host from the next step on if other hosts can take its place or fewer are faster.",
     )
-    backoff_s: float = Field(1.0, ge=0, description="Wait before another attempt after one without progress; doubles.")
-    max_backoff_s: float = Field(30.0, ge=0, description="Longest wait between attempts.")
+    backoff_s: Seconds = Field(
+        1.0, ge=0, description="Wait before another attempt after one without progress; doubles."
+    )
+    max_backoff_s: Seconds = Field(30.0, ge=0, description="Longest wait between attempts.")
     preflight: PreflightSpec = Field(
         default_factory=PreflightSpec, description="What is looked at before any rank is started."
     )
@@ -188,7 +193,7 @@ class LaunchSpec(Frozen):
 class SteplessLaunchSpec(LaunchSpec):
     """Of a gang without steps, which proves, evaluates or exports: it shows by pulses that it moves."""
 
-    busy_deadline_s: float = Field(
+    busy_deadline_s: Seconds = Field(
         1800.0, gt=0, description="Seconds that one call, such as `torch.export` of a large model, may work silently."
     )
 

@@ -151,3 +151,20 @@ def test_what_rank_0_wrote_comes_in_the_order_of_attempts_and_copies_of_attempts
         spool.touch()
     (tmp_path / "attempts" / "003").mkdir()
     assert [spool.parts[-3] for spool in leader_spools(tmp_path)] == ["002", "999", "1000"]
+
+
+DURATIONS = sorted(name for name in LaunchSpec.model_fields if name.endswith("_s"))
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+def test_nothing_lasts_longer_than_clocks_of_processes_and_their_groups_can_count(name: str) -> None:
+    assert getattr(LaunchSpec(**{name: 31_536_000.0}), name) == 31_536_000.0
+    for much in (1e300, 1e10):
+        with pytest.raises(ValidationError, match="less than or equal to 31536000"):
+            LaunchSpec(**{name: much})
+
+
+def test_ranks_wait_for_their_peers_for_a_second_at_least() -> None:
+    """gloo counts whole milliseconds, and takes none for none at all."""
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        LaunchSpec(collective_timeout_s=1e-4)
