@@ -5,12 +5,15 @@ Nothing of its address is shown but scheme, host and port: the rest may be a pas
 
 from __future__ import annotations
 
+import errno
 import http.client
 import os
+import threading
 import urllib.error
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from prometheus_client import push_to_gateway
@@ -69,15 +72,22 @@ class Pushgateway:
             raise self._refused(f"HTTP {error.code} {http.client.responses.get(error.code, '')}".strip()) from None
         except (OSError, http.client.HTTPException) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            words = reason.strerror if isinstance(reason, OSError) and reason.strerror else type(reason).__name__
+            # A text may quote the address of a proxy, with its password.
+            kind = type(error if isinstance(reason, str) else reason).__name__
+            words = reason.strerror if isinstance(reason, OSError) and reason.strerror else kind
             raise self._refused(words) from None
         except ValueError as error:  # of an address that HTTP has no form for
             raise self._refused(type(error).__name__) from None
 
     def _handler(self) -> Callable[..., Callable[[], None]]:
-        if not self.user:
-            return default_handler
-        return partial(basic_auth_handler, username=self.user, password=self.password)
+        handler = default_handler
+        if self.user or self.password:
+            handler = partial(basic_auth_handler, username=self.user, password=self.password)
+
+        def bounded(*, timeout: float | None, **rest: Any) -> Callable[[], None]:
+            return partial(_within, timeout, handler(timeout=timeout, **rest))
+
+        return bounded
 
     def _refused(self, what: str) -> EnvironmentProblem:
         return EnvironmentProblem(
@@ -85,3 +95,23 @@ class Pushgateway:
             where=self.shown,
             advice="See whether it answers there, and whether it wants a password.",
         )
+
+
+def _within(seconds: float | None, act: Callable[[], None]) -> None:
+    """Do it, for so long at most. Raises what it raises, or `TimeoutError`."""
+    problems: list[Exception] = []
+
+    def make() -> None:
+        try:
+            act()
+        except Exception as error:
+            problems.append(error)
+
+    # The client's own limit is of each read, and an answer may come byte by byte for ever.
+    thread = threading.Thread(target=make, name="metrics-put", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if problems:
+        raise problems[0]
+    if thread.is_alive():
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import logging
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,6 +147,49 @@ def test_whatever_is_in_the_way_is_one_sentence_and_takes_no_longer_than_it_may(
     (sentence,) = logged(caplog)
     assert sentence.startswith("The last word for the Pushgateway was not pushed: ") and "\n" not in sentence
     assert sentence.endswith("`headway metrics --push` sends it.")
+
+
+@pytest.mark.parametrize("answer", [b"a", b"HTTP/1.1 100 Continue\r\n\r\n"], ids=["bytes", "goes on"])
+def test_an_answer_that_never_ends_is_waited_for_no_longer_than_it_may(answer: bytes, life: Life) -> None:
+    """Each read of it ends soon."""
+    is_over = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            while not is_over.wait(0.05):
+                connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=drip, args=(listener,))
+        server.start()
+        outcome: list[Exception] = []
+
+        def send() -> None:
+            try:
+                push(life.workspace, None, 0.5, {PUSHGATEWAY: f"http://127.0.0.1:{listener.getsockname()[1]}"})
+            except EnvironmentProblem as error:
+                outcome.append(error)
+
+        sender = threading.Thread(target=send, daemon=True)
+        sender.start()
+        sender.join(WITHIN_S)
+        is_over.set()
+        server.join()
+    (problem,) = outcome
+    assert "Connection timed out" in str(problem)
+
+
+def test_a_password_without_a_user_is_sent_too(here: Gateway, life: Life) -> None:
+    push(life.workspace, None, WITHIN_S, {PUSHGATEWAY: here.url.replace("//", f"//:{KEY}@")})
+    assert here.headers[-1]["authorization"] == f"Basic {base64.b64encode(f':{KEY}'.encode()).decode()}"
+
+
+def test_a_proxy_that_is_none_is_named_by_no_text_of_its_own(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", f"odd://{KEY}")
+    with pytest.raises(EnvironmentProblem, match="did not take the metrics: URLError") as refused:
+        push(life.workspace, None, WITHIN_S, {PUSHGATEWAY: "http://192.0.2.1:9"})
+    assert KEY not in str(refused.value)
 
 
 @pytest.mark.parametrize("end", ["well", "stopped", "failed"])
