@@ -17,9 +17,10 @@ from headway.flows.monitoring.samples import Samples
 
 POWERCAP = Path("/sys/class/powercap")
 MICROJOULES = 1e6
-ZONE = re.compile(r"intel-rapl:\d+(:\d+)?")
+ZONE = re.compile(r"intel-rapl:\d+(:\d+)?", re.ASCII)
 """AMD's have the same name. Cores and graphics are part of their package; `psys` is the whole machine."""
-COUNTED = re.compile(r"package-\d+|dram")
+COUNTED = re.compile(r"package-\d+(-die-\d+)?|dram", re.ASCII)
+"""A package of several dies has a counter for each."""
 
 
 class PackageEnergy:
@@ -40,16 +41,17 @@ class PackageEnergy:
         """Joules since the first look, by zone such as `package-0` or `package-0 dram`."""
         found: dict[str, float] = {}
         for folder in sorted(self._powercap.glob("intel-rapl:*")):
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError, ArithmeticError):
                 if (zone := self._zone(folder)) is None:
                     continue
                 now_uj = int((folder / "energy_uj").read_text())
-                before_uj = self._last_uj.get(zone, now_uj)
+                before_uj = self._last_uj.get(folder.name, now_uj)
                 # Its counter begins again after the largest value that it can have.
                 period_uj = int((folder / "max_energy_range_uj").read_text()) + 1
-                self._drawn_uj[zone] = self._drawn_uj.get(zone, 0) + (now_uj - before_uj) % period_uj
-                self._last_uj[zone] = now_uj
-                found[zone] = self._drawn_uj[zone] / MICROJOULES
+                # By folder: nothing says that two cannot have one name, and their counters are their own.
+                self._drawn_uj[folder.name] = self._drawn_uj.get(folder.name, 0) + (now_uj - before_uj) % period_uj
+                self._last_uj[folder.name] = now_uj
+                found[zone] = found.get(zone, 0.0) + self._drawn_uj[folder.name] / MICROJOULES
         return found
 
     def _zone(self, folder: Path) -> str | None:

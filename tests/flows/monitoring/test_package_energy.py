@@ -72,3 +72,15 @@ def test_what_was_drawn_is_a_counter_of_the_node(powercap: Path) -> None:
     (family,) = [family for family in samples.families() if family.samples]
     assert family.name == "train_node_energy_joules"
     assert {sample.labels["zone"] for sample in family.samples} == {"package-0", "package-0 dram", "package-1"}
+
+
+def test_each_die_of_a_package_counts_and_two_zones_of_one_name_are_added_up(powercap: Path) -> None:
+    (powercap / "intel-rapl:1" / "name").write_text("package-0-die-1\n")
+    (powercap / "intel-rapl:2" / "name").write_text("package-0\n")
+    draw(powercap, "intel-rapl:2", 9_000_000)
+    energy = PackageEnergy(powercap)
+    energy.look()
+    draw(powercap, "intel-rapl:0", 1_001_000)
+    draw(powercap, "intel-rapl:1", 2_001_000)
+    draw(powercap, "intel-rapl:2", 12_000_000)
+    assert energy.look() == {"package-0": 4, "package-0-die-1": 2, "package-0 dram": 0}
