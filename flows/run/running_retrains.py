@@ -244,7 +244,7 @@ def _problems(folder: Path, ranks: list[RankStatus]) -> Iterator[ProcessProblem]
     """Of all gangs that the run has on this machine: its training's, and those that verify, evaluate and export."""
     for path in all_named("launch.json", folder):
         handle, files = Handle.load(path.parent), _newest_attempt(path.parent)
-        if handle is None or files is None or handle.host != socket.gethostname():
+        if handle is None or files is None or handle.host != socket.gethostname() or not handle.is_of(path.parent):
             continue
         pids = processes_with(TOKEN, handle.token)
         roles = _roles(files)

@@ -254,7 +254,7 @@ class CheckpointCarrier:
         path = self._workspace.local_path(f"{self._run_folder}/{RESULT_NAME}")
         data = self._workspace.read_if_there(f"{self._run_folder}/{RESULT_NAME}")
         if data is not None and not path.exists():
-            path.write_bytes(data)
+            Workspace(str(path.parent)).publish(RESULT_NAME, data)
 
     def _manifest_here(self, folder: str) -> CheckpointManifest:
         data = read_regular(self._workspace.local_path(f"{folder}/{MANIFEST_NAME}"))

@@ -23,6 +23,7 @@ from headway.data_contracts.store.documents import (
     StoredFile,
 )
 from headway.data_contracts.store.errors import ConfigError, EncodingRefused, IntegrityError
+from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.candidate import Candidate, read_candidate, require_files
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import run_stepless
@@ -313,11 +314,13 @@ def run_evaluation(
     # Scores of an earlier, broken attempt may lie there; each rank replaces its own file.
     out.mkdir(parents=True, exist_ok=True)
     # What is left at its default is left out: the run's code may be older than a field.
-    (run_dir / "request.json").write_bytes(canonical_json(request.model_dump(mode="json", exclude_defaults=True)))
+    # Published: whoever may write in the folder could have put a link there, to another file of this user's.
+    place = Workspace(str(run_dir))
+    place.publish("request.json", canonical_json(request.model_dump(mode="json", exclude_defaults=True)))
     ranks = launch.world_size
     arguments: tuple[str, ...] = ("--request", str(run_dir / "request.json"), "--out", str(out))
     if details is not None:
-        (run_dir / "details.json").write_bytes(canonical_json(details.model_dump(mode="json")))
+        place.publish("details.json", canonical_json(details.model_dump(mode="json")))
         arguments = (*arguments, "--details", str(run_dir / "details.json"))
     run_stepless(context, launch, run, "headway.training.programs.evaluation", run_dir, *arguments, ranks=ranks)
     return merge(out, ranks)

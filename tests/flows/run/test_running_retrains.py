@@ -28,7 +28,7 @@ from headway.flows.run.running_retrains import RunningRetrain, words
 from headway.flows.run.session import session
 from headway.flows.show.status import print_status, read_status
 from headway.tasks.core.stage_records import STAGES
-from headway.training.launch.base.launcher import Handle
+from headway.training.launch.base.launcher import Handle, draw_token
 from headway.training.launch.base.process_tree import process_state
 from headway.training.launch.base.protocol import TOKEN, read_json, write_json
 from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords
@@ -159,10 +159,11 @@ def training(workspace, process) -> dict[str, subprocess.Popen[bytes]]:
     run_dir = workspace.local_path(f"runs/{RUN}")
     attempt = run_dir / "attempts" / "002"
     (attempt / "ledger").mkdir(parents=True)
-    processes = {"flow": process(), **{name: process("a token") for name in ("guard", "agent", "rank 0", "rank 1")}}
+    token = draw_token(run_dir)
+    processes = {"flow": process(), **{name: process(token) for name in ("guard", "agent", "rank 0", "rank 1")}}
     for number in (1, 2):
         AttemptRecords(run_dir).begin(AttemptRecord(attempt=number, scope="one"))
-    Handle(launcher="local", host=socket.gethostname(), owner_pid=1, token="a token", attempt=2).save(run_dir)
+    Handle(launcher="local", host=socket.gethostname(), owner_pid=1, token=token, attempt=2).save(run_dir)
     node = {"node": 0, "guard_pid": processes["guard"].pid, "agent_pid": processes["agent"].pid, "state": "running"}
     write_json(attempt / "node-0.json", node)
     write_json(attempt / "node-0.vitals.json", {"unix_s": time.time(), "ranks": []})

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from headway.data_contracts.store.documents import Incomparable, Link, Registration, ShardManifest
-from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.store.errors import DataError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.candidate import read_candidate
 from headway.tasks.stages import scoring
 from headway.training.config.shards import HELDOUT, SkewLimits
 from headway.training.data.load.shard_reader import ShardReader
+from headway.training.launch.base.gang import LaunchSpec
 from headway.training.programs.evaluation import EvaluationRequest, Scores
 from tests.tasks.days import NUM_ROWS, TABLE, Days, columns, shards_spec
 
@@ -130,3 +132,20 @@ def test_simple_models_are_fitted_once_for_all_models_on_the_same_shards_and_cod
             "nats": [0.1, 1 / 3],
             "correct": [1.0, 0.0],
         }, "to the bit"
+
+
+def test_what_ranks_are_asked_is_written_into_no_file_that_a_link_leads_to(
+    days: Days, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "run_stepless", lambda *_, **__: None)
+    monkeypatch.setattr(scoring, "merge", lambda *_: None)
+    victim, folder = tmp_path / "victim", tmp_path / "evaluation"
+    victim.write_text("mine")
+    folder.mkdir()
+    (folder / "request.json").symlink_to(victim)
+    days.write(**columns())
+    run = days.run(shards_spec(TABLE))
+    request = EvaluationRequest.model_construct()
+    with pytest.raises(IntegrityError, match="a link leads out of the workspace"):
+        scoring.run_evaluation(None, LaunchSpec(), run, request, folder)  # type: ignore[arg-type]
+    assert victim.read_text() == "mine"

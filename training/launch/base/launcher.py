@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import secrets
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +16,8 @@ from headway.training.launch.base.protocol import NO_TOKEN, Command, NodeStatus,
 from headway.training.launch.base.record import record_or_none
 
 HANDLE_NAME = "launch.json"
+MARK_CHARS = 8
+"""Of the path of a run's folder, and of its number, in the token of who owns it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +39,30 @@ class Handle:
         found = record_or_none(cls, read_json(run_dir / HANDLE_NAME), is_strict=True)
         # No attempt ever has that token: what carries it are servers that wait to fork, of any run.
         return None if found is None or found.token == NO_TOKEN else found
+
+    def is_of(self, run_dir: Path) -> bool:
+        """Whether its token was drawn for this folder.
+
+        What carries the token is ended when the folder is taken over. A copy of a workspace has copies of handles, and
+        whoever can write one folder could put another run's handle there: neither is to end that run.
+        """
+        by_path, by_number = self.token[:MARK_CHARS], self.token[MARK_CHARS : 2 * MARK_CHARS]
+        # Either will do: folders are renamed, and some file systems number theirs anew.
+        return by_path == _marks_of(run_dir)[0] or by_number == _marks_of(run_dir)[1]
+
+
+def draw_token(run_dir: Path) -> str:
+    """A new secret of who owns the folder, which its processes carry in their environment."""
+    marks = "".join(_marks_of(run_dir))
+    # As long as `NO_TOKEN`: a forked guard carries it in that one's place.
+    return marks + secrets.token_hex((len(NO_TOKEN) - len(marks)) // 2)
+
+
+def _marks_of(run_dir: Path) -> tuple[str, str]:
+    found = run_dir.stat()
+    known = (os.fsencode(run_dir.resolve()), f"{found.st_dev} {found.st_ino}".encode())
+    by_path, by_number = (hashlib.sha256(each).hexdigest()[:MARK_CHARS] for each in known)
+    return by_path, by_number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -234,7 +234,7 @@ class OwnedLauncher:
 
     def reattach(self, run_dir: Path) -> Handle | None:
         left = Handle.load(run_dir)
-        if left is None or left.launcher != self._transport.name:
+        if left is None or left.launcher != self._transport.name or not left.is_of(run_dir):
             return None
         # The guards of a dead owner are ending their ranks already, which may be keeping a checkpoint.
         patience_s = self._spec.lost_grace_s + 1.0

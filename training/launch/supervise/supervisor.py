@@ -30,7 +30,7 @@ from headway.training.launch.base.failure import Failure
 from headway.training.launch.base.fence import acquire
 from headway.training.launch.base.gang import Attempt, Gang, LaunchSpec, attempt_folder
 from headway.training.launch.base.host_probe import HostProbe
-from headway.training.launch.base.launcher import Launcher
+from headway.training.launch.base.launcher import Launcher, draw_token
 from headway.training.launch.base.protocol import TOKEN, AttemptFiles, StorePlace
 from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords, GiveUp, decide
 from headway.training.launch.base.run_lock import owning
@@ -111,7 +111,7 @@ def supervising(
             # First the processes of a dead owner end: two gangs would write to one run.
             (launcher if whole is None else launcher_for(whole)).reattach(gang.run_dir)
         # A secret of this ownership: the sweep by token must never meet processes of another one.
-        token = secrets.token_hex(16)
+        token = draw_token(gang.run_dir)
         # The reaper is started before the first rank, so there is no moment at which a kill leaves orphans.
         with reaped(TOKEN, token, spec.lost_grace_s + GUARD_LATE_S, sweep_remote=launcher.sweeps(token)):
             supervisor = _Supervisor(spec, gang, launcher, ledger, budget_scope, token, poll, requested, beside)

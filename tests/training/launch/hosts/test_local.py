@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +17,7 @@ import pytest
 
 from headway.training.launch.base.fence import acquire
 from headway.training.launch.base.gang import Attempt, LaunchSpec
-from headway.training.launch.base.launcher import Handle
+from headway.training.launch.base.launcher import Handle, draw_token
 from headway.training.launch.base.process_tree import (
     ALREADY_DEAD,
     is_child,
@@ -179,6 +181,29 @@ def test_a_handle_of_what_waits_to_fork_is_of_no_attempt(toy_run) -> None:
     """To end what is left of such an attempt would end the servers that wait to fork, of any run."""
     Handle(launcher="local", host="here", owner_pid=1, token=NO_TOKEN, attempt=3).save(toy_run.folder)
     assert Handle.load(toy_run.folder) is None
+
+
+@pytest.mark.parametrize("change", ["planted", "copied"])
+def test_a_handle_that_was_put_or_copied_there_ends_no_other_run(toy_run, tmp_path: Path, change: str) -> None:
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    theirs.mkdir()
+    token = draw_token(theirs)
+    other = subprocess.Popen(["sleep", "60"], env={**os.environ, TOKEN: token})
+    try:
+        Handle(launcher="local", host=socket.gethostname(), owner_pid=1, token=token, attempt=1).save(theirs)
+        if change == "copied":
+            shutil.copytree(theirs, mine)
+        else:
+            mine.mkdir()
+            (mine / "launch.json").write_bytes((theirs / "launch.json").read_bytes())
+        launcher = launcher_for(LaunchSpec(lost_grace_s=0))
+        launcher.reattach(mine)
+        assert other.poll() is None
+        launcher.reattach(theirs.rename(tmp_path / "renamed"))
+        assert process_state(other.pid) in ALREADY_DEAD, "of its own folder, whatever that is called by now"
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_a_second_interrupt_ends_the_patience_and_not_the_cleaning_up(toy_run, wait_until, monkeypatch) -> None:
