@@ -298,7 +298,9 @@ def evaluate_share(
         # On one rank, for both are bounded: sharing them out would cost more than they do.
         texts = []
         if rank.rank == 0:
-            tensors |= _importance(workspace, manifest, reader, predict, details, heartbeat)
+            spec = training_spec(run)
+            trained = spec.max_steps * spec.global_batch_sequences
+            tensors |= _importance(workspace, manifest, reader, predict, details, trained, heartbeat)
             texts = _continuations(workspace, manifest, reader, model, predict, details, heartbeat)
         data = save(tensors)
         Workspace(str(out)).publish(tensors_name(rank.rank), data)
@@ -326,6 +328,7 @@ def _importance(
     reader: ShardReader,
     predict: Predict,
     details: DetailsRequest,
+    num_trained_rows: int,
     heartbeat: Heartbeat,
 ) -> dict[str, NDArray[Any]]:
     from headway.training.engine.run_documents import data_shape
@@ -334,7 +337,9 @@ def _importance(
     if not details.importance or not isinstance(shape, TabularShape | TabularNumberShape):
         return {}
     blocks = tuple(column.name for column in manifest.columns if column.name in ("numeric", "categorical"))
-    return permutation_importance(reader, blocks, predict, seed=details.seed, on_part=heartbeat)
+    return permutation_importance(
+        reader, blocks, predict, num_trained_rows=num_trained_rows, seed=details.seed, on_part=heartbeat
+    )
 
 
 def _continuations(

@@ -120,13 +120,29 @@ def test_what_an_input_is_worth_shows_and_an_input_that_nobody_reads_is_worth_no
         return {"squared_error": np.square(columns["numeric"][:, :1] - Reader().gather(ROWS)["numeric"][:, :1])}
 
     ROWS = np.arange(NUM_ROWS)
-    made = permutation_importance(Reader(), ("numeric",), predict, seed=0, on_part=lambda: None)
+    made = permutation_importance(Reader(), ("numeric",), predict, num_trained_rows=10**6, seed=0, on_part=lambda: None)
     assert made["importance_rows"].tolist() == ROWS.tolist()
     read, unread = made["importance"].mean(axis=1).tolist()
     assert read > 0.05 and unread == 0.0
-    again = permutation_importance(Reader(), ("numeric",), predict, seed=0, on_part=lambda: None)
+    again = permutation_importance(
+        Reader(), ("numeric",), predict, num_trained_rows=10**6, seed=0, on_part=lambda: None
+    )
     assert np.array_equal(again["importance"], made["importance"])
-    assert num_rows_for(10**9, 10) == 1024 and num_rows_for(10**9, 1000) == 87 and num_rows_for(10, 1000) == 10
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_inputs", "num_trained_rows", "expected"),
+    [
+        (10**9, 10, 10**9, 1024),
+        (10**9, 1000, 10**9, 262),
+        (10, 1000, 10**9, 10),
+        (10**9, 32, 300 * 256, 300),  # 9,600 rows scored for 76,800 trained on
+        (10**9, 32, 1, 256),
+        (10**9, 1000, 1, 64),
+    ],
+)
+def test_importance_costs_a_small_share_of_what_training_did(num_rows, num_inputs, num_trained_rows, expected):
+    assert num_rows_for(num_rows, num_inputs, num_trained_rows) == expected
 
 
 class Repeating(nn.Module):
