@@ -1,6 +1,7 @@
 """Permutation importance (Breiman, 2001): what a held-out row costs more once one input is another row's.
 
-Bounded in rows, by what training took too; seeded, and the same bits on any machine that scores alike. Inputs that tell the same share it.
+Bounded in rows, also by what training took; seeded, and the same bits on any machine that scores alike. Inputs that
+tell the same share it.
 """
 
 from __future__ import annotations

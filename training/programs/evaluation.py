@@ -275,7 +275,7 @@ def evaluate_share(
     with rank.ledger.span("evaluate.model"):
         # Strided, so that ranks share the work evenly however the split is ordered.
         own = range(rank.rank, scorer.num_blocks, rank.world_size)
-        capture = None if details is None else _capture(workspace, manifest, reader, predict, model)
+        capture = None if details is None else _capture(workspace, manifest, reader, scorer.block_rows, predict, model)
         on_block = Heartbeat(rank.ledger, "evaluate.model")
         of_block = None if capture is None else capture.of_block
         blocks = score_all(scorer, own, predict, on_block=on_block, of_block=of_block)
@@ -309,7 +309,12 @@ def evaluate_share(
 
 
 def _capture(
-    workspace: Workspace, manifest: ShardManifest, reader: ShardReader, predict: Predict, model: nn.Module
+    workspace: Workspace,
+    manifest: ShardManifest,
+    reader: ShardReader,
+    block_rows: int,
+    predict: Predict,
+    model: nn.Module,
 ) -> OutputCapture | None:
     """None of text, whose logits are too many to keep."""
     from headway.training.engine.run_documents import data_shape
@@ -319,7 +324,7 @@ def _capture(
         return None
     shape = data_shape(manifest, workspace.load(manifest.fitted, FittedState))
     num_classes = getattr(shape, "num_classes", 0) if predicts == "class" else 0
-    return OutputCapture(predict, model, num_classes, stride_of(reader.num_rows, num_classes))
+    return OutputCapture(predict, model, num_classes, block_rows, stride_of(reader.num_rows, num_classes))
 
 
 def _importance(

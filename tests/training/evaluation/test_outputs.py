@@ -12,7 +12,7 @@ from headway.training.evaluation import outputs as kept
 from headway.training.evaluation.continuations import continuations
 from headway.training.evaluation.importance import num_rows_for, permutation_importance
 from headway.training.evaluation.outputs import OutputCapture, Outputs, joined, stride_of
-from headway.training.evaluation.scorers import BLOCK_ROWS, RowScorer, score_all
+from headway.training.evaluation.scorers import BLOCK_BYTES, BLOCK_ROWS, RowScorer, score_all
 from headway.training.programs.evaluation import prediction
 from headway.training.recipes.load import load_recipe
 
@@ -23,6 +23,7 @@ SHAPE = TabularShape(num_numeric=2, cardinalities=(), num_classes=3)
 class Reader:
     split = "heldout"
     num_rows = NUM_ROWS
+    row_bytes = BLOCK_BYTES // BLOCK_ROWS
 
     def gather(self, rows):
         numeric = np.stack((rows / NUM_ROWS, (rows * 7 % 11) / 11), axis=1)
@@ -42,7 +43,7 @@ def captured(world_size: int, stride: int = 1):
     parts = []
     for rank in range(world_size):
         scorer = RowScorer(Reader())
-        capture = OutputCapture(prediction(recipe, model), model, 3, stride)
+        capture = OutputCapture(prediction(recipe, model), model, 3, scorer.block_rows, stride)
         own = range(rank, scorer.num_blocks, world_size)
         score_all(scorer, own, capture.predict, on_block=lambda: None, of_block=capture.of_block)
         assert capture.reason == ""
@@ -102,14 +103,14 @@ def test_a_model_whose_output_is_something_else_leaves_a_reason_and_no_outputs(o
             other(torch.from_numpy(columns["numeric"]))
         return predict(columns)
 
-    capture = OutputCapture(measured_otherwise, other, 3, 1)
+    capture = OutputCapture(measured_otherwise, other, 3, BLOCK_ROWS, 1)
     capture.of_block(0)(Reader().gather(np.arange(BLOCK_ROWS)))
     assert reason in capture.reason and capture.tensors() == {}
 
 
 def test_rows_that_are_missing_are_an_error_and_never_fewer_outputs():
     recipe, model = classifier()
-    capture = OutputCapture(prediction(recipe, model), model, 3, 1)
+    capture = OutputCapture(prediction(recipe, model), model, 3, BLOCK_ROWS, 1)
     capture.of_block(1)(Reader().gather(np.arange(BLOCK_ROWS, 2 * BLOCK_ROWS)))
     with pytest.raises(ValueError, match="whole split"):
         joined([capture.tensors()])
