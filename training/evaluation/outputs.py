@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.training.evaluation.measures import LABEL
-from headway.training.evaluation.scorers import BLOCK_ROWS, Columns, Measured, Predict
+from headway.training.evaluation.scorers import Columns, Measured, Predict
 
 if TYPE_CHECKING:
     from torch import nn
@@ -82,12 +82,14 @@ class OutputCapture:
 
     Args:
         num_classes: 0: the model says numbers.
+        block_rows: in a block.
         stride: probabilities are kept of every row whose number it divides.
     """
 
     predict: Predict
     model: nn.Module
     num_classes: int
+    block_rows: int
     stride: int
     reason: str = ""
     """Why nothing is kept."""
@@ -101,7 +103,7 @@ class OutputCapture:
             with seen_outputs(self.model) as seen:
                 measured = self.predict(columns)
             if not self.reason:
-                self._keep(block * BLOCK_ROWS + np.arange(len(columns[LABEL])), columns, seen, measured)
+                self._keep(block * self.block_rows + np.arange(len(columns[LABEL])), columns, seen, measured)
             return measured
 
         return predict

@@ -22,6 +22,9 @@ from headway.training.data.load.shard_reader import ShardReader
 from headway.training.evaluation.measures import LABEL, TEXT, metric_set_for
 
 BLOCK_ROWS = 16
+MAX_BLOCK_ROWS = 256
+BLOCK_BYTES = 1 << 16
+"""Of rows of a table or of pictures. Sixteen small ones would keep no processor busy: a block costs most of a call."""
 MAX_CLASS_CHARS = 60
 """Of a class in a slice's name."""
 Columns = Mapping[str, NDArray[Any]]
@@ -36,6 +39,8 @@ class Scorer(Protocol):
     """Sums of one split by example. A block is a JSON value: `block`, `examples`, `slices` and `sums` by name."""
 
     num_blocks: int
+    block_rows: int
+    """But for the last one's."""
 
     def score(self, block: int, predict: Predict) -> dict[str, Any]: ...
 
@@ -86,13 +91,14 @@ def score_all(
 class _Rows:
     """Rows of a split, cut into blocks."""
 
-    def __init__(self, reader: ShardReader) -> None:
-        self._reader = reader
+    def __init__(self, reader: ShardReader, block_rows: int) -> None:
+        self._reader, self.block_rows = reader, block_rows
         # Rounded up: the last block may be shorter.
-        self.num_blocks = -(-reader.num_rows // BLOCK_ROWS)
+        self.num_blocks = -(-reader.num_rows // block_rows)
 
     def _rows(self, block: int) -> NDArray[np.int64]:
-        return np.arange(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, self._reader.num_rows))
+        first = block * self.block_rows
+        return np.arange(first, min(first + self.block_rows, self._reader.num_rows))
 
 
 class DocumentScorer(_Rows):
@@ -105,7 +111,8 @@ class DocumentScorer(_Rows):
     def __init__(
         self, reader: ShardReader, manifest: ShardManifest, token_sizes_bytes: NDArray[np.int64] | None
     ) -> None:
-        super().__init__(reader)
+        # Few, however short: each of a row's tokens has as many logits as there are tokens in all.
+        super().__init__(reader, BLOCK_ROWS)
         groups = [group for group in manifest.groups if group.split == reader.split]
         self._sizes_bytes = token_sizes_bytes
         self._documents = [document for group in groups for document in documents_of(group)]
@@ -175,7 +182,7 @@ class RowScorer(_Rows):
     """
 
     def __init__(self, reader: ShardReader, classes: Sequence[int | str] = ()) -> None:
-        super().__init__(reader)
+        super().__init__(reader, min(MAX_BLOCK_ROWS, max(BLOCK_ROWS, BLOCK_BYTES // reader.row_bytes)))
         self._names = class_names(classes)
 
     def score(self, block: int, predict: Predict) -> dict[str, Any]:

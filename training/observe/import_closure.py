@@ -19,6 +19,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from headway.data_contracts.store.digests import stat_identity
 from headway.data_contracts.store.installation import HOME
 
 LOAD_CONST, IMPORT_NAME, EXTENDED_ARG = (dis.opmap[name] for name in ("LOAD_CONST", "IMPORT_NAME", "EXTENDED_ARG"))
@@ -46,12 +47,21 @@ def modules_below(*roots: str, follow: Callable[[str], bool], home: Path = HOME)
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         # `follow` decides by name, before anything is read: libraries are not searched.
         # Files of another home may be written and read within a moment, and no command starts with them.
-        code = compiled(name, path) if home == HOME else None
-        named = imports(path, package) if code is None else imports_of_code(code, package)
+        named = (
+            imports(path, package)
+            if home != HOME
+            else _imports_in_place(name, path, package, stat_identity(path.stat()))
+        )
         new = {imported for imported in named if follow(imported)} - seen
         seen |= new
         unseen += new
     return found
+
+
+@functools.lru_cache(maxsize=4096)  # stages stand on much the same modules
+def _imports_in_place(name: str, path: Path, package: str, _identity: tuple[int, ...]) -> tuple[str, ...]:
+    code = compiled(name, path)
+    return imports(path, package) if code is None else imports_of_code(code, package)
 
 
 def lies_in(module: str, packages: tuple[str, ...]) -> bool:

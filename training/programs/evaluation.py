@@ -275,7 +275,7 @@ def evaluate_share(
     with rank.ledger.span("evaluate.model"):
         # Strided, so that ranks share the work evenly however the split is ordered.
         own = range(rank.rank, scorer.num_blocks, rank.world_size)
-        capture = None if details is None else _capture(workspace, manifest, reader, predict, model)
+        capture = None if details is None else _capture(workspace, manifest, reader, scorer.block_rows, predict, model)
         on_block = Heartbeat(rank.ledger, "evaluate.model")
         of_block = None if capture is None else capture.of_block
         blocks = score_all(scorer, own, predict, on_block=on_block, of_block=of_block)
@@ -298,7 +298,9 @@ def evaluate_share(
         # On one rank, for both are bounded: sharing them out would cost more than they do.
         texts = []
         if rank.rank == 0:
-            tensors |= _importance(workspace, manifest, reader, predict, details, heartbeat)
+            spec = training_spec(run)
+            trained = spec.max_steps * spec.global_batch_sequences
+            tensors |= _importance(workspace, manifest, reader, predict, details, trained, heartbeat)
             texts = _continuations(workspace, manifest, reader, model, predict, details, heartbeat)
         data = save(tensors)
         Workspace(str(out)).publish(tensors_name(rank.rank), data)
@@ -307,7 +309,12 @@ def evaluate_share(
 
 
 def _capture(
-    workspace: Workspace, manifest: ShardManifest, reader: ShardReader, predict: Predict, model: nn.Module
+    workspace: Workspace,
+    manifest: ShardManifest,
+    reader: ShardReader,
+    block_rows: int,
+    predict: Predict,
+    model: nn.Module,
 ) -> OutputCapture | None:
     """None of text, whose logits are too many to keep."""
     from headway.training.engine.run_documents import data_shape
@@ -317,7 +324,7 @@ def _capture(
         return None
     shape = data_shape(manifest, workspace.load(manifest.fitted, FittedState))
     num_classes = getattr(shape, "num_classes", 0) if predicts == "class" else 0
-    return OutputCapture(predict, model, num_classes, stride_of(reader.num_rows, num_classes))
+    return OutputCapture(predict, model, num_classes, block_rows, stride_of(reader.num_rows, num_classes))
 
 
 def _importance(
@@ -326,6 +333,7 @@ def _importance(
     reader: ShardReader,
     predict: Predict,
     details: DetailsRequest,
+    num_trained_rows: int,
     heartbeat: Heartbeat,
 ) -> dict[str, NDArray[Any]]:
     from headway.training.engine.run_documents import data_shape
@@ -334,7 +342,9 @@ def _importance(
     if not details.importance or not isinstance(shape, TabularShape | TabularNumberShape):
         return {}
     blocks = tuple(column.name for column in manifest.columns if column.name in ("numeric", "categorical"))
-    return permutation_importance(reader, blocks, predict, seed=details.seed, on_part=heartbeat)
+    return permutation_importance(
+        reader, blocks, predict, num_trained_rows=num_trained_rows, seed=details.seed, on_part=heartbeat
+    )
 
 
 def _continuations(

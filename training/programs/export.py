@@ -222,21 +222,26 @@ def _versions(model: nn.Module) -> list[tuple[int, int]]:
     return [(id(value), value._version) for value in (*model.buffers(), *model.parameters())]
 
 
+NOT_TRACED_WITH = ("redis", "torch.distributed.fsdp")
+"""What torch's compiler imports where it is installed, and goes on without: the client of a cache that it may have on
+another machine, and models in shards, which the one to trace is not."""
+
+
 @contextlib.contextmanager
 def _tracing_alone() -> Iterator[None]:
-    """In the body torch's compiler, which tracing imports, is spared what takes a fifth of its import and is not used:
-    to look for garbage among what stays, and the client of a cache that the compiler may have on another machine."""
-    is_withheld = "redis" not in sys.modules
-    if is_withheld:
-        sys.modules["redis"] = None  # type: ignore[assignment] # to Python it is not installed; torch asks, and goes on
+    """In the body torch's compiler, which tracing imports, is spared what takes a third of its import and is not used:
+    to look for garbage among what stays, and `NOT_TRACED_WITH`."""
+    withheld = [name for name in NOT_TRACED_WITH if name not in sys.modules]
+    # To Python they are not installed.
+    sys.modules.update(dict.fromkeys(withheld))  # type: ignore[arg-type]
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
         gc.enable()
-        if is_withheld:
-            sys.modules.pop("redis", None)
+        for name in withheld:
+            sys.modules.pop(name, None)
 
 
 if __name__ == "__main__":

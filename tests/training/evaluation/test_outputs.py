@@ -12,7 +12,7 @@ from headway.training.evaluation import outputs as kept
 from headway.training.evaluation.continuations import continuations
 from headway.training.evaluation.importance import num_rows_for, permutation_importance
 from headway.training.evaluation.outputs import OutputCapture, Outputs, joined, stride_of
-from headway.training.evaluation.scorers import BLOCK_ROWS, RowScorer, score_all
+from headway.training.evaluation.scorers import BLOCK_BYTES, BLOCK_ROWS, RowScorer, score_all
 from headway.training.programs.evaluation import prediction
 from headway.training.recipes.load import load_recipe
 
@@ -23,6 +23,7 @@ SHAPE = TabularShape(num_numeric=2, cardinalities=(), num_classes=3)
 class Reader:
     split = "heldout"
     num_rows = NUM_ROWS
+    row_bytes = BLOCK_BYTES // BLOCK_ROWS
 
     def gather(self, rows):
         numeric = np.stack((rows / NUM_ROWS, (rows * 7 % 11) / 11), axis=1)
@@ -42,7 +43,7 @@ def captured(world_size: int, stride: int = 1):
     parts = []
     for rank in range(world_size):
         scorer = RowScorer(Reader())
-        capture = OutputCapture(prediction(recipe, model), model, 3, stride)
+        capture = OutputCapture(prediction(recipe, model), model, 3, scorer.block_rows, stride)
         own = range(rank, scorer.num_blocks, world_size)
         score_all(scorer, own, capture.predict, on_block=lambda: None, of_block=capture.of_block)
         assert capture.reason == ""
@@ -102,14 +103,14 @@ def test_a_model_whose_output_is_something_else_leaves_a_reason_and_no_outputs(o
             other(torch.from_numpy(columns["numeric"]))
         return predict(columns)
 
-    capture = OutputCapture(measured_otherwise, other, 3, 1)
+    capture = OutputCapture(measured_otherwise, other, 3, BLOCK_ROWS, 1)
     capture.of_block(0)(Reader().gather(np.arange(BLOCK_ROWS)))
     assert reason in capture.reason and capture.tensors() == {}
 
 
 def test_rows_that_are_missing_are_an_error_and_never_fewer_outputs():
     recipe, model = classifier()
-    capture = OutputCapture(prediction(recipe, model), model, 3, 1)
+    capture = OutputCapture(prediction(recipe, model), model, 3, BLOCK_ROWS, 1)
     capture.of_block(1)(Reader().gather(np.arange(BLOCK_ROWS, 2 * BLOCK_ROWS)))
     with pytest.raises(ValueError, match="whole split"):
         joined([capture.tensors()])
@@ -120,13 +121,29 @@ def test_what_an_input_is_worth_shows_and_an_input_that_nobody_reads_is_worth_no
         return {"squared_error": np.square(columns["numeric"][:, :1] - Reader().gather(ROWS)["numeric"][:, :1])}
 
     ROWS = np.arange(NUM_ROWS)
-    made = permutation_importance(Reader(), ("numeric",), predict, seed=0, on_part=lambda: None)
+    made = permutation_importance(Reader(), ("numeric",), predict, num_trained_rows=10**6, seed=0, on_part=lambda: None)
     assert made["importance_rows"].tolist() == ROWS.tolist()
     read, unread = made["importance"].mean(axis=1).tolist()
     assert read > 0.05 and unread == 0.0
-    again = permutation_importance(Reader(), ("numeric",), predict, seed=0, on_part=lambda: None)
+    again = permutation_importance(
+        Reader(), ("numeric",), predict, num_trained_rows=10**6, seed=0, on_part=lambda: None
+    )
     assert np.array_equal(again["importance"], made["importance"])
-    assert num_rows_for(10**9, 10) == 1024 and num_rows_for(10**9, 1000) == 87 and num_rows_for(10, 1000) == 10
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_inputs", "num_trained_rows", "expected"),
+    [
+        (10**9, 10, 10**9, 1024),
+        (10**9, 1000, 10**9, 262),
+        (10, 1000, 10**9, 10),
+        (10**9, 32, 300 * 256, 300),  # 9,600 rows scored for 76,800 trained on
+        (10**9, 32, 1, 256),
+        (10**9, 1000, 1, 64),
+    ],
+)
+def test_importance_costs_a_small_share_of_what_training_did(num_rows, num_inputs, num_trained_rows, expected):
+    assert num_rows_for(num_rows, num_inputs, num_trained_rows) == expected
 
 
 class Repeating(nn.Module):

@@ -11,7 +11,16 @@ from headway.data_contracts.store.documents import ShardGroup
 from headway.training.config.shapes import ImageShape, TabularShape
 from headway.training.evaluation.baselines import prior_of
 from headway.training.evaluation.measures import CLASSES
-from headway.training.evaluation.scorers import BLOCK_ROWS, Measured, RowScorer, documents_of, folder_of, score_all
+from headway.training.evaluation.scorers import (
+    BLOCK_BYTES,
+    BLOCK_ROWS,
+    MAX_BLOCK_ROWS,
+    Measured,
+    RowScorer,
+    documents_of,
+    folder_of,
+    score_all,
+)
 from headway.training.programs.evaluation import merge, part_name, prediction
 from headway.training.recipes.load import load_recipe
 
@@ -23,6 +32,7 @@ class Reader:
 
     split = "heldout"
     num_rows = NUM_ROWS
+    row_bytes = BLOCK_BYTES // BLOCK_ROWS
 
     def gather(self, rows):
         return {"label": (rows[:, None] % 3).astype(np.int32), "features": rows[:, None].astype(np.float32)}
@@ -44,6 +54,18 @@ def merged(folder, world_size):
         part["baselines"] = {"class prior": baselines} if rank == 0 else {}
         (folder / part_name(rank)).write_bytes(canonical_json(part))
     return merge(folder, world_size)
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "expected"), [(1, MAX_BLOCK_ROWS), (528, BLOCK_BYTES // 528), (150_528, BLOCK_ROWS)]
+)
+def test_small_rows_are_scored_many_at_a_time_and_large_ones_by_few(row_bytes, expected):
+    reader = Reader()
+    reader.row_bytes, reader.num_rows = row_bytes, 3 * MAX_BLOCK_ROWS
+    scorer = RowScorer(reader)
+    assert scorer.block_rows == len(scorer.score(0, first_guess)["examples"]) == expected
+    names = [name for block in range(scorer.num_blocks) for name in scorer.score(block, first_guess)["examples"]]
+    assert names == [f"row {row:09d}" for row in range(reader.num_rows)]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])

@@ -11,7 +11,7 @@ from headway.training.config.shapes import DataShape, ImageShape, TabularNumberS
 from headway.training.config.shards import HELDOUT
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.engine.run_documents import data_shape
-from headway.training.evaluation.scorers import BLOCK_ROWS, RowScorer, score_all
+from headway.training.evaluation.scorers import BLOCK_BYTES, BLOCK_ROWS, RowScorer, score_all
 from headway.training.programs.evaluation import merge, part_name, prediction, scorer_of
 from headway.training.recipes.built_in import BUILT_IN
 from headway.training.recipes.load import load_recipe
@@ -29,7 +29,7 @@ SHAPES: dict[str, DataShape] = {
 class Reader:
     """Made-up rows of every kind."""
 
-    split, num_rows = HELDOUT, NUM_ROWS
+    split, num_rows, row_bytes = HELDOUT, NUM_ROWS, BLOCK_BYTES // BLOCK_ROWS
 
     def __init__(self, number_to_predict: bool) -> None:
         draw = np.random.default_rng(3)
