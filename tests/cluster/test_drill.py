@@ -1,0 +1,93 @@
+"""`headway drill` with ranks on other machines: a failure is planted where its rank is, and nothing is left there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headway.flows.drill.report import has_its_digest
+from headway.flows.drill.sandbox import SANDBOX
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.hosts.probe import HEADWAY_HOME
+from tests.cluster.conftest import PATIENT, QUICK, kubernetes_spec, ssh_spec
+from tests.cluster.kubernetes_recorder import KubernetesRecorder
+from tests.cluster.namespaces import NamespaceHosts
+from tests.cluster.slurm import SlurmCluster
+from tests.e2e.project import CONTRACT, PIPELINE
+
+WITHIN_S = 600.0
+Drill = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def drill(tmp_path: Path) -> Drill:
+    """The command, with a workspace in which somebody's run lies, in a project whose pipeline is launched so."""
+
+    def drill(launch: LaunchSpec, *modes: str, enter: Sequence[str] = ()) -> dict[str, Any]:
+        (deployments := tmp_path / "project" / "deployments").mkdir(parents=True)
+        said = yaml.safe_load(PIPELINE) | {"contract": "../contract.yaml"}
+        said["launch"] = launch.model_dump(mode="json", exclude_unset=True)
+        (deployments / "theirs.yaml").write_text(yaml.safe_dump(said))
+        (deployments.parent / "contract.yaml").write_text(CONTRACT)
+        (theirs := tmp_path / "workspace" / "runs" / "theirs").mkdir(parents=True)
+        done = subprocess.run(
+            [
+                *(*enter, sys.executable, "-P", "-m", "headway", "drill", *modes, "--seed", "7", "--json"),
+                *("--launcher", launch.launcher, "--workspace", str(tmp_path / "workspace")),
+            ],
+            cwd="/",
+            env={**os.environ, "PYTHONPATH": HEADWAY_HOME, "HEADWAY_PROJECT": str(tmp_path / "project")},
+            capture_output=True,
+            text=True,
+            timeout=WITHIN_S,
+        )
+        assert done.stdout, done.stderr
+        report: dict[str, Any] = json.loads(done.stdout)
+        assert done.returncode == 0, f"{done.stderr}\n{json.dumps(report, indent=1)}"
+        assert has_its_digest(report) and report["launcher"] == launch.launcher
+        assert [(each["mode"], each["state"]) for each in report["drills"]] == [(mode, "passed") for mode in modes]
+        assert all(each["figures"]["processes_left"] == 0 for each in report["drills"])
+        assert [*(tmp_path / "workspace").rglob("*")] == [theirs.parent, theirs]
+        assert _living(tmp_path) == []
+        return report
+
+    return drill
+
+
+def test_over_ssh_a_rank_that_nothing_reaches_is_seen_from_outside(hosts: NamespaceHosts, drill: Drill) -> None:
+    (cut,) = drill(ssh_spec(hosts), "F3", enter=hosts.hosts[0].enter())["drills"]
+    assert cut["figures"]["equal_bits"] and cut["figures"]["stacks_kept"]
+
+
+def test_on_slurm_a_checkpoint_that_a_node_damaged_is_quarantined_by_the_job(slurm: SlurmCluster, drill: Drill) -> None:
+    (damaged,) = drill(LaunchSpec(launcher="slurm", **QUICK, **PATIENT), "F4")["drills"]
+    assert damaged["figures"]["equal_bits"] and damaged["alert"]["raised"]
+    assert slurm.command("squeue", "--noheader") == ""
+
+
+def test_on_kubernetes_a_missing_variable_is_named_and_then_given_to_the_pods(
+    kubernetes: KubernetesRecorder, drill: Drill, tmp_path: Path
+) -> None:
+    (forgotten,) = drill(kubernetes_spec(tmp_path, toys=False), "F1")["drills"]
+    assert forgotten["figures"]["equal_bits"] and forgotten["figures"]["ranks_started"] == 0
+    assert kubernetes.living() == []
+
+
+def _living(below: Path) -> list[Path]:
+    """Processes of any sandbox there, on whichever host they are."""
+    return [path for path in Path("/proc").glob("[0-9]*") if f"{SANDBOX}={below}".encode() in _environment(path)]
+
+
+def _environment(process: Path) -> bytes:
+    with contextlib.suppress(OSError):
+        return (process / "environ").read_bytes()
+    return b""
