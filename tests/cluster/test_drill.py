@@ -1,4 +1,4 @@
-"""`headway drill` with ranks on other machines: a failure is planted where its rank is, and nothing is left there."""
+"""Drills and probes with ranks on other machines: a failure is planted where its rank is, and nothing is left there."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.exposition import generate_latest
 
+from headway.data_contracts.store.publication import Workspace
 from headway.flows.drill.report import has_its_digest
 from headway.flows.drill.sandbox import SANDBOX
+from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
+from headway.flows.probe.probing import run_probe
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.hosts.probe import HEADWAY_HOME
 from tests.cluster.conftest import PATIENT, QUICK, kubernetes_spec, ssh_spec
@@ -63,6 +67,7 @@ def drill(tmp_path: Path) -> Drill:
     return drill
 
 
+@pytest.mark.soak
 def test_over_ssh_a_rank_that_nothing_reaches_is_seen_from_outside(hosts: NamespaceHosts, drill: Drill) -> None:
     (cut,) = drill(ssh_spec(hosts), "F3", enter=hosts.hosts[0].enter())["drills"]
     assert cut["figures"]["equal_bits"] and cut["figures"]["stacks_kept"]
@@ -74,11 +79,32 @@ def test_on_slurm_a_checkpoint_that_a_node_damaged_is_quarantined_by_the_job(slu
     assert slurm.command("squeue", "--noheader") == ""
 
 
+@pytest.mark.soak
 def test_on_kubernetes_a_missing_variable_is_named_and_then_given_to_the_pods(
     kubernetes: KubernetesRecorder, drill: Drill, tmp_path: Path
 ) -> None:
     (forgotten,) = drill(kubernetes_spec(tmp_path, toys=False), "F1")["drills"]
     assert forgotten["figures"]["equal_bits"] and forgotten["figures"]["ranks_started"] == 0
+    assert kubernetes.living() == []
+
+
+def probe_on(launch: LaunchSpec, folder: Path) -> None:
+    """One that comes to its end, and is told apart by its launcher."""
+    workspace = Workspace.create(str(folder / "workspace"))
+    made = run_probe(workspace, launch, interval_s=3600.0, within_s=WITHIN_S)
+    assert made.has_succeeded, made
+    text = generate_latest(WorkspaceMetrics(workspace)).decode()
+    assert f'headway_probe_success{{launcher="{launch.launcher}"}} 1.0' in text
+
+
+def test_a_probe_goes_through_slurms_queue(slurm: SlurmCluster, tmp_path: Path) -> None:
+    probe_on(LaunchSpec(launcher="slurm", **QUICK, **PATIENT), tmp_path)
+    assert slurm.command("squeue", "--noheader") == ""
+
+
+@pytest.mark.soak
+def test_a_probe_is_pods_of_kubernetes(kubernetes: KubernetesRecorder, tmp_path: Path) -> None:
+    probe_on(kubernetes_spec(tmp_path, toys=False), tmp_path)
     assert kubernetes.living() == []
 
 
