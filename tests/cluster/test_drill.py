@@ -16,8 +16,9 @@ import yaml
 from prometheus_client.exposition import generate_latest
 
 from headway.data_contracts.store.publication import Workspace
+from headway.flows.drill.evidence import RunEvidence
 from headway.flows.drill.report import has_its_digest
-from headway.flows.drill.sandbox import SANDBOX
+from headway.flows.drill.sandbox import SANDBOX, sandbox
 from headway.flows.monitoring.workspace_metrics import WorkspaceMetrics
 from headway.flows.probe.probing import run_probe
 from headway.training.launch.base.gang import LaunchSpec
@@ -27,8 +28,10 @@ from tests.cluster.kubernetes_recorder import KubernetesRecorder
 from tests.cluster.namespaces import NamespaceHosts
 from tests.cluster.slurm import SlurmCluster
 from tests.e2e.project import CONTRACT, PIPELINE
+from tests.waiting import wait_until
 
 WITHIN_S = 600.0
+SLURM = LaunchSpec(launcher="slurm", **QUICK, **PATIENT)
 Drill = Callable[..., dict[str, Any]]
 
 
@@ -73,8 +76,41 @@ def test_over_ssh_a_rank_that_nothing_reaches_is_seen_from_outside(hosts: Namesp
     assert cut["figures"]["equal_bits"] and cut["figures"]["stacks_kept"]
 
 
+def test_a_rank_of_a_job_kills_itself_as_planned_and_nothing_of_the_sandbox_stays(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    with sandbox(7, launch=SLURM, shared=tmp_path / "workspace" / "drills") as made:
+        made.write_pipeline("drill", {})
+        made.plan(how="kill", rank=1, attempt=1, after=25)
+        ended = made.retrain("drill")
+        planted, records = made.planted(), RunEvidence(made.workspace, "drill").records
+    assert (ended.code, ended.processes_left) == (0, 0), ended
+    assert [record.state for record in records] == ["failed", "done"] and records[0].failure.rank == 1
+    assert planted is not None and (planted["rank"], planted["micro_batch"]) == (1, 25)
+    assert slurm.command("squeue", "--noheader") == "" and _living(tmp_path) == []
+    assert [*tmp_path.rglob("*")] == [tmp_path / "workspace"]
+
+
+@pytest.mark.soak
+def test_ctrl_c_ends_the_job_before_its_folder_goes(slurm: SlurmCluster, tmp_path: Path) -> None:
+    def interrupt(_command: object) -> None:
+        if made.planted() is not None:
+            raise KeyboardInterrupt
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        sandbox(7, launch=SLURM, shared=tmp_path / "workspace" / "drills") as made,
+    ):
+        made.write_pipeline("drill", {"training": {"max_steps": 1_000_000}})
+        made.plan(how="note", rank=0, attempt=1, after=25)
+        made.retrain("drill", meanwhile=interrupt)
+    wait_until(lambda: slurm.command("squeue", "--noheader") == "", what="no job")
+    assert _living(tmp_path) == [] and [*tmp_path.rglob("*")] == [tmp_path / "workspace"]
+
+
+@pytest.mark.soak
 def test_on_slurm_a_checkpoint_that_a_node_damaged_is_quarantined_by_the_job(slurm: SlurmCluster, drill: Drill) -> None:
-    (damaged,) = drill(LaunchSpec(launcher="slurm", **QUICK, **PATIENT), "F4")["drills"]
+    (damaged,) = drill(SLURM, "F4")["drills"]
     assert damaged["figures"]["equal_bits"] and damaged["alert"]["raised"]
     assert slurm.command("squeue", "--noheader") == ""
 
@@ -97,8 +133,9 @@ def probe_on(launch: LaunchSpec, folder: Path) -> None:
     assert f'headway_probe_success{{launcher="{launch.launcher}"}} 1.0' in text
 
 
+@pytest.mark.soak
 def test_a_probe_goes_through_slurms_queue(slurm: SlurmCluster, tmp_path: Path) -> None:
-    probe_on(LaunchSpec(launcher="slurm", **QUICK, **PATIENT), tmp_path)
+    probe_on(SLURM, tmp_path)
     assert slurm.command("squeue", "--noheader") == ""
 
 
