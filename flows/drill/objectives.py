@@ -23,11 +23,11 @@ class DrillObjective:
     most: float | None = None
     """None: the figure is a yes or no, and has to be yes."""
     unit: str = ""
-    elsewhere: float | None = None
+    remote_most: float | None = None
     """The limit where ranks are on other machines, which takes connections and a new interpreter; None: the same."""
 
     def limit(self, launcher: str) -> float | None:
-        return self.most if launcher == "local" or self.elsewhere is None else self.elsewhere
+        return self.most if launcher == "local" or self.remote_most is None else self.remote_most
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

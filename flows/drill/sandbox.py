@@ -54,7 +54,7 @@ LEASE_S = 60.0
 """After which a scheduler's job stops whose drill was killed."""
 LEFT_AFTER_S = 10.0
 """How long after its command a process may live: guards keep their grace."""
-POLL_S, ELSEWHERE_S = 0.02, 0.5
+POLL_S, REMOTE_S = 0.02, 0.5
 """How often it is looked who is left; a scheduler is asked less often."""
 _NOT_OURS = ("PREFECT_", "MLFLOW_", "HEADWAY_", "DRILL_", "OTEL_")
 """Beginnings of variables that may name what exists: to a team's collector a planted failure would look like one."""
@@ -275,17 +275,17 @@ class Sandbox:
         """Whoever has outlived its command is ended, and counted; the drill's own helpers are none."""
         deadline_s = time.monotonic() + LEFT_AFTER_S
         own = {process.pid for process in self._started}
-        while left := [*self._here(own), *self._elsewhere()]:
+        while left := [*self._here(own), *self._remote()]:
             if time.monotonic() > deadline_s:
                 self.end_all()
                 break
-            time.sleep(POLL_S if self.launch.launcher == "local" else ELSEWHERE_S)
+            time.sleep(POLL_S if self.launch.launcher == "local" else REMOTE_S)
         return left
 
     def _here(self, own: Collection[int]) -> list[str]:
         return [f"process {pid}" for pid in processes_with(SANDBOX, str(self.root)) if pid not in own]
 
-    def _elsewhere(self) -> list[str]:
+    def _remote(self) -> list[str]:
         """Of the ranks' machines: guards, and jobs, that have not said that they are at their end."""
         if self.launch.launcher == "local":
             return []
@@ -329,7 +329,7 @@ class Sandbox:
                 scheduler_for(self.launch).cancel(job)
             # Their folder goes next.
             while self._jobs() and time.monotonic() < deadline_s:
-                time.sleep(ELSEWHERE_S)
+                time.sleep(REMOTE_S)
 
 
 def _die_with_parent_after(before: Callable[[], object]) -> None:

@@ -69,7 +69,7 @@ def test_a_missed_objective_is_an_exit_code_and_what_was_skipped_is_never_passed
     assert isinstance(problem_of(reported(F8="skipped")), EnvironmentProblem)
 
 
-def test_what_takes_a_connection_or_an_interpreter_has_another_limit_elsewhere() -> None:
+def test_what_takes_a_connection_or_an_interpreter_has_another_limit_on_other_machines() -> None:
     figures = {"x_s": 9.0}
     objectives = [DrillObjective("x_s", "x", 5.0, "s", 30.0)]
     assert [evaluate(objectives, figures, launcher)[0].is_met for launcher in ("local", "ssh")] == [False, True]

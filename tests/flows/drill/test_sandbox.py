@@ -35,7 +35,7 @@ def test_a_new_folder_stays_and_a_temporary_one_goes_though_the_body_fails(tmp_p
     assert not made.root.exists()
 
 
-def test_where_ranks_are_elsewhere_it_lies_in_a_folder_that_they_see_and_goes_with_its_parent(tmp_path: Path) -> None:
+def test_where_ranks_are_remote_it_lies_in_a_folder_that_they_see_and_goes_with_its_parent(tmp_path: Path) -> None:
     shared = tmp_path / "workspace" / "drills"
     given = {"launcher": "kubernetes", "kubernetes": {"image": "i", "volumes": [{"claim": "c", "mount_path": "/"}]}}
     with sandbox(1, launch=LaunchSpec.model_validate(given | {"nodes": 8}), shared=shared) as made:
@@ -47,15 +47,15 @@ def test_where_ranks_are_elsewhere_it_lies_in_a_folder_that_they_see_and_goes_wi
     assert [*tmp_path.rglob("*")] == [shared.parent]
 
 
-def test_who_says_elsewhere_that_it_goes_on_is_left_and_who_has_ended_is_not(tmp_path: Path) -> None:
+def test_who_says_from_afar_that_it_goes_on_is_left_and_who_has_ended_is_not(tmp_path: Path) -> None:
     made = Sandbox(tmp_path, 1, LaunchSpec.model_validate({"launcher": "ssh", "ssh": {"hosts": ["a", "b"]}}))
     attempt = tmp_path / "workspace/runs/0/attempts/001"
     attempt.mkdir(parents=True)
     for node, state in enumerate(("ended", "running")):
         status = NodeStatus(node=node, guard_pid=1, agent_pid=2, state=state, host=f"host-{node}")
         write_json(AttemptFiles(attempt).status(node), asdict(status))
-    assert made._elsewhere() == ["guard of node 1 on host-1"]
-    assert Sandbox(tmp_path, 1)._elsewhere() == [], "of this machine's processes the kernel tells"
+    assert made._remote() == ["guard of node 1 on host-1"]
+    assert Sandbox(tmp_path, 1)._remote() == [], "of this machine's processes the kernel tells"
 
 
 OTLP = "OTEL_EXPORTER_OTLP_ENDPOINT"
