@@ -16,9 +16,10 @@ from headway.flows.drill.report import DrillReport, document, to_html, written
 from headway.flows.drill.running import problem_of, run_drills
 from headway.flows.report.written_report import to_markdown
 from headway.tasks.core.artifacts import show_markdown
+from headway.training.launch.base.gang import LaunchSpec
 
 FOLDER = "drill-reports"
-"""Of the workspace. Nothing else is written there."""
+"""Of the workspace. Nothing else stays there."""
 
 
 class GameDayRequest(BaseModel):
@@ -31,6 +32,11 @@ class GameDayRequest(BaseModel):
     )
     seed: int | None = Field(
         default=None, ge=0, lt=1 << 63, title="Seed", description="Of what happens to whom and when; left empty: drawn."
+    )
+    launch: LaunchSpec = Field(
+        default=LaunchSpec(),
+        title="Launcher",
+        description="As a pipeline file's `launch`, for two ranks; this machine by default.",
     )
     workspace: str = Field(
         default="",
@@ -47,6 +53,7 @@ def game_day(request: GameDayRequest) -> DrillReport:
         request: Which failures, and where the report is kept.
 
     Raises:
+        ConfigError: the launcher does not allow a drill that was named.
         TrainingFailed: a drill missed an objective.
         EnvironmentProblem: nothing could be drilled on this worker, or the workspace cannot be written.
     """
@@ -54,7 +61,7 @@ def game_day(request: GameDayRequest) -> DrillReport:
     # Before minutes are spent on a report that could not be kept.
     Workspace.create(workspace.uri)
     seed = random.randrange(1 << 31) if request.seed is None else request.seed
-    report = run_drills(request.drills, seed)
+    report = run_drills(request.drills, seed, launch=request.launch, workspace=workspace)
     moment = datetime.datetime.fromtimestamp(report.begin_unix_s, datetime.UTC)
     name = f"{FOLDER}/{moment:%Y%m%dT%H%M%SZ}-{seed}"
     workspace.publish(f"{name}.json", canonical_json(document(report)))

@@ -4,11 +4,16 @@ One fault, in one rank of one attempt, at one of its micro-batches. Without a pl
 code is the same either way: a disturbed run and an undisturbed one are to end with equal bits.
 """
 
+import contextlib
+import ctypes
 import functools
 import json
 import os
 import resource
+import secrets
 import signal
+import socket
+import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from headway import Frozen, Losses, TabularShape
+from headway.training.launch.base.channel import connect
+from headway.training.launch.base.protocol import AttemptFiles
 
 SANDBOX = "DRILL_SANDBOX"
 """Environment variable of all that a drill starts: the sandbox's folder."""
@@ -25,6 +32,9 @@ PLAN, PLANTED = "plan.json", "planted.json"
 SPARE_BYTES, HUGE_BYTES = 64 << 20, 1 << 32
 """Memory that is left to a rank which is to run out of it, and what it asks for."""
 COMPLETE_WITHIN_S = 10.0
+REFUSED_WITHIN_S = 3.0
+SO_ATTACH_FILTER, RETURN = 26, 0x06
+"""Of <asm/socket.h> and <linux/bpf_common.h>: a filter that returns 0 keeps nothing of a packet."""
 
 
 class Spec(Frozen):
@@ -91,6 +101,10 @@ class Fault:
             if how == "damage":
                 checkpoints = Path(os.environ["HEADWAY_ATTEMPT_DIR"]).parents[1] / "checkpoints"
                 self._note(number, flip_bit(checkpoints / plan["checkpoint"], plan["place"]))
+            if how == "knock":
+                self._note(number, knock())
+            if how == "mute":
+                mute()
             if how in ("kill", "damage"):
                 os.kill(os.getpid(), signal.SIGKILL)
             if how == "nan":
@@ -154,3 +168,33 @@ def flip_bit(folder: Path, place: float) -> dict[str, Any]:
         stream.seek(bit // 8)
         stream.write(bytes([byte]))
     return {"checkpoint": folder.name, "file": files[0].name, "bit": bit}
+
+
+def mute() -> None:
+    """From now on nothing that is sent to this process arrives, as beyond a cut cable: nobody is told.
+
+    Acknowledgements are dropped, too, so that nobody hears whether what it sends arrives. Needs no rights.
+    """
+    program = ctypes.create_string_buffer(struct.pack("HBBI", RETURN, 0, 0, 0))
+    drop_all = struct.pack("HL", 1, ctypes.addressof(program))
+    for path in [*Path("/proc/self/fd").iterdir()]:
+        # Those of files, and the one by which the folder was read.
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as each:
+            if each.family in (socket.AF_INET, socket.AF_INET6):
+                each.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, drop_all)
+
+
+def knock() -> dict[str, Any]:
+    """Ask for a place in the gang with a key of its own, as a rank would that somebody started by hand."""
+    place = AttemptFiles(Path(os.environ["HEADWAY_ATTEMPT_DIR"])).read_store()
+    if place is None:
+        return {"was_refused": None}
+    started_s = time.monotonic()
+    try:
+        channel = connect(place.address, place.port, secrets.token_hex(32), within_s=0.0, once_s=REFUSED_WITHIN_S)
+    except OSError:
+        was_refused = True
+    else:
+        channel.connection.close()
+        was_refused = False
+    return {"was_refused": was_refused, "took_s": round(time.monotonic() - started_s, 3)}

@@ -6,17 +6,19 @@ import random
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from headway.data_contracts.store.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 from headway.flows.console.command_signals import install_signal_handlers, terminate
-from headway.flows.console.options import AsJson
+from headway.flows.console.environment import project_folder
+from headway.flows.console.options import AsJson, WorkspaceUri
 from headway.flows.console.output import print_json, print_line, print_lines, require_writable, write_whole
 
 PAGE = ".html"
 MAX_SEED = (1 << 63) - 1
+Launcher = Literal["local", "ssh", "slurm", "kubernetes"]
 
 
 def drill(
@@ -34,13 +36,23 @@ def drill(
     keep: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Keep the sandbox there: a folder that is not there yet.")
     ] = None,
+    launcher: Annotated[
+        Launcher | None,
+        typer.Option(help="Start ranks as the project's first pipeline does that takes it; local if left out."),
+    ] = None,
+    profile: Annotated[
+        str, typer.Option(metavar="NAME", help="As the game day of this profile of deployments/profiles.yaml does.")
+    ] = "",
+    workspace: WorkspaceUri = "",
     as_json: AsJson = False,
 ) -> None:
     """Plant failures in a sandbox and judge the recovery. Nothing that exists is touched.
 
-    Each drill runs `headway retrain` on a small made-up pipeline, with the local launcher. It measures whether the
-    failure is seen, what it is called, how soon training goes on, and whether the weights are those of an undisturbed
-    run. Exit code 6: an objective was missed. 8: nothing could be drilled here.
+    Each drill runs `headway retrain` on a small made-up pipeline, with two ranks. It measures whether the failure is
+    seen, what it is called, how soon training goes on, and whether the weights are those of an undisturbed run.
+
+    For a launcher other than local the sandbox lies in `drills/` of the workspace, which the ranks' machines have to
+    see, and goes with the drill. Exit code 6: an objective was missed. 8: nothing could be drilled here.
     """
     if out is not None and out.suffix != ".json":
         raise typer.BadParameter("a name that ends in .json.", param_hint="--out")
@@ -48,7 +60,8 @@ def drill(
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, terminate)  # nobody else looks after the sandbox
     try:
-        _drill(modes or [], random.randrange(1 << 31) if seed is None else seed, out, keep, as_json=as_json)
+        seed = random.randrange(1 << 31) if seed is None else seed
+        _drill(modes or [], seed, out, keep, launcher or "", profile, workspace, as_json=as_json)
     except BaseException as end:
         if isinstance(end, Exception):
             raise
@@ -57,8 +70,21 @@ def drill(
         sys.exit(EXIT_INTERRUPTED if isinstance(end, KeyboardInterrupt) else EXIT_TERMINATED)
 
 
-def _drill(modes: list[str], seed: int, out: Path | None, keep: Path | None, *, as_json: bool) -> None:
+def _drill(
+    modes: list[str],
+    seed: int,
+    out: Path | None,
+    keep: Path | None,
+    launcher: str = "",
+    profile: str = "",
+    workspace: str = "",
+    *,
+    as_json: bool,
+) -> None:
     from headway.data_contracts.store.digests import canonical_json
+    from headway.data_contracts.store.publication import Workspace
+    from headway.flows.config.launchers_in_use import launch_of_drills
+    from headway.flows.config.profiles import load_profile
     from headway.flows.drill.report import DrillResult, document, print_report, to_html
     from headway.flows.drill.running import problem_of, run_drills
 
@@ -69,7 +95,16 @@ def _drill(modes: list[str], seed: int, out: Path | None, keep: Path | None, *, 
         # Before minutes are spent on what could not be kept.
         for file in (out, out.with_suffix(PAGE)):
             require_writable(file)
-    report = run_drills([mode.upper() for mode in modes], seed, keep=keep, on_result=on_result)
+    folder = project_folder()
+    found_profile = load_profile(folder, profile)[1] if profile else None
+    report = run_drills(
+        [mode.upper() for mode in modes],
+        seed,
+        launch=launch_of_drills(folder, found_profile, launcher),
+        workspace=Workspace(workspace) if workspace else None,
+        keep=keep,
+        on_result=on_result,
+    )
     found = document(report)
     if out is not None:
         write_whole(out, canonical_json(found))

@@ -68,6 +68,11 @@ class GameDaySpec(Frozen):
         default="10:00", pattern=r"^([01]\d|2[0-3]):[0-5]\d$", description="When, in UTC: while somebody is there."
     )
     drills: tuple[DrillName, ...] = Field(default=(), description="Failure modes; empty: all but F8.")
+    launch: LaunchSpec | None = Field(
+        default=None,
+        description="How ranks of the sandbox are started, as a pipeline file's `launch` says it; there are two. "
+        "Empty: on the worker's machine.",
+    )
 
 
 PROBE_WITHIN_S = 1800.0
@@ -87,8 +92,10 @@ class ProbeSpec(Frozen):
     """A deployment that makes a small retrain of made-up data, through every stage, to see whether one still can be."""
 
     every: Literal["hour", "day"] = Field(default="hour", description="Each full hour, or each midnight in UTC.")
-    launch: ProbeLaunch = Field(
-        default=LaunchSpec(), description="Where its ranks run, as a pipeline file's `launch` says it."
+    launch: ProbeLaunch | None = Field(
+        default=None,
+        description="Where its ranks run, as a pipeline file's `launch` says it. Empty: one deployment for each "
+        "launcher that a pipeline of the project takes, with the first such pipeline's launch and two ranks at most.",
     )
     within_s: float = Field(
         default=PROBE_WITHIN_S, gt=0, lt=LARGEST, description="Seconds after which it is ended, and has failed."

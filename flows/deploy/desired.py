@@ -9,6 +9,7 @@ from importlib.metadata import version
 from headway.data_contracts.store.documents import Json
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.config.cost_bound import PROFILE
+from headway.flows.config.launchers_in_use import launchers_in_use
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.profiles import PROBE_WITHIN_S, GameDaySpec, HousekeepingSpec, ProbeSpec
 from headway.flows.config.triggers import TriggersSpec
@@ -28,6 +29,7 @@ from headway.flows.deploy.resources import (
 from headway.flows.prefect_api.devices import queue_name
 from headway.flows.windows.schedules import schedules
 from headway.tasks.core.devices import LIMITS
+from headway.training.launch.base.gang import LaunchSpec
 
 ENTRYPOINTS = {
     RETRAIN: "headway.flows.retrain_flow.retrain",
@@ -72,7 +74,7 @@ def desired(wanted: DesiredState) -> tuple[Resource, ...]:
         *(() if profile.housekeeping is None else [_housekeeping(wanted, profile.housekeeping)]),
         *(_report(wanted, period) for period in dict.fromkeys(profile.reports)),
         *(() if profile.game_day is None else [_game_day(wanted, profile.game_day)]),
-        *(() if profile.probe is None else [_probe(wanted, profile.probe)]),
+        *(() if profile.probe is None else _probes(wanted, profile.probe)),
         *(_watch(wanted, name, spec.triggers) for name, spec in wanted.pipelines.items() if spec.triggers),
         automations.zombies(wanted),
         automations.waiting_runs(wanted),
@@ -222,7 +224,9 @@ def _game_day(wanted: DesiredState, spec: GameDaySpec) -> Resource:
     )
     hour, minute = (int(number) for number in spec.at.split(":"))
     days = {"week": "* * tue", "month": "1 * *"}[spec.every]
-    request: Json = {"drills": list(spec.drills)}
+    request: dict[str, Json] = {"drills": list(spec.drills)}
+    if spec.launch is not None:
+        request["launch"] = spec.launch.model_dump(mode="json", exclude_defaults=True)
     planned: Json = {
         "slug": spec.every,
         "schedule": {"cron": f"{minute} {hour} {days}", "timezone": "UTC"},
@@ -232,15 +236,21 @@ def _game_day(wanted: DesiredState, spec: GameDaySpec) -> Resource:
     return _deployment(wanted, GAME_DAY, "sandbox", description, {"request": request}, [planned])
 
 
-def _probe(wanted: DesiredState, spec: ProbeSpec) -> Resource:
+def _probes(wanted: DesiredState, spec: ProbeSpec) -> list[Resource]:
+    """One for each launcher in use, where none is named: a launcher that fails hides no other."""
+    launches = [spec.launch] if spec.launch is not None else launchers_in_use(wanted.pipelines).values()
+    return [_probe(wanted, spec, launch) for launch in launches]
+
+
+def _probe(wanted: DesiredState, spec: ProbeSpec, launch: LaunchSpec) -> Resource:
     description = (
         "Retrain a small pipeline of made-up data, through every stage, to see whether this worker, its launcher and "
         "the workspace's store still can. It has a workspace of its own, in the folder `probes` of the other."
     )
     request: dict[str, Json] = {"interval_s": spec.interval_s}
     # What is the default stays unsaid, so that a deployment is not changed by it.
-    if launch := spec.launch.model_dump(mode="json", exclude_defaults=True):
-        request["launch"] = launch
+    if said := launch.model_dump(mode="json", exclude_defaults=True):
+        request["launch"] = said
     if spec.within_s != PROBE_WITHIN_S:
         request["within_s"] = spec.within_s
     planned: Json = {
@@ -249,7 +259,7 @@ def _probe(wanted: DesiredState, spec: ProbeSpec) -> Resource:
         "active": wanted.profile.schedules_active,
         "parameters": {"request": request},
     }
-    return _deployment(wanted, PROBE, spec.launch.launcher, description, {"request": request}, [planned])
+    return _deployment(wanted, PROBE, launch.launcher, description, {"request": request}, [planned])
 
 
 def _deployment(

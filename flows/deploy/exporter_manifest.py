@@ -61,7 +61,7 @@ def _on_kubernetes(wanted: DesiredState) -> tuple[str, KubernetesSpec]:
     """Of the first pipeline by name that runs there, else of the probe; and what to call it."""
     probe = wanted.profile.probe
     launches = [(f"the pipeline {name}", each.launch) for name, each in sorted(wanted.pipelines.items())]
-    if probe is not None:
+    if probe is not None and probe.launch is not None:
         launches.append(("the profile's probe", probe.launch))
     for source, launch in launches:
         if launch.kubernetes is not None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import signal
+import socket
+import struct
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headway.flows.drill.evidence import RunEvidence
-from headway.flows.drill.isolated_network import DOWN, UP
 from headway.flows.drill.objectives import CHECKPOINT_EVERY_STEPS, NETWORK_DEADLINE_S
 from headway.flows.drill.sandbox import MAX_STEPS
 from headway.flows.drill.trial import DrillTrial, NotHere, seconds_between
 from headway.training.checkpoint.layout import directory_name
-from headway.training.launch.base.process_tree import die_with_parent
 from headway.training.launch.base.stacks import are_whole
 from headway.training.launch.diagnosis.hang_detection import stacks_text
 from headway.training.observe.ledger import Event, event_end_unix_s
@@ -24,11 +23,8 @@ from headway.training.observe.ledger import Event, event_end_unix_s
 NUM_RANKS = 2
 FIRST, LAST = CHECKPOINT_EVERY_STEPS + 5, MAX_STEPS - 3 * CHECKPOINT_EVERY_STEPS
 """Steps between which a failure comes: a checkpoint is there, and enough is left to do."""
-LOOK_S = 0.1
-PROBED_WITHIN_S = 60.0
-ISOLATED = (sys.executable, "-P", "-m", "headway.flows.drill.isolated_network")
-BROKEN = ("attempt.overdue", "rank.lost", "attempt.retry")
-"""Events by which a flow shows that it knows of the failure."""
+SO_ATTACH_FILTER = 26
+"""Of <asm/socket.h>."""
 
 
 def lose_a_rank_and_be_preempted(trial: DrillTrial) -> None:
@@ -94,73 +90,33 @@ def damage_a_checkpoint(trial: DrillTrial) -> None:
 
 
 def cut_the_network(trial: DrillTrial) -> None:
-    """F3: the link that ranks meet over, in a network of the sandbox's own, until somebody notices."""
-    if why := _why_no_network():
+    """F3: nothing that is sent to one rank arrives any more, and nobody is told; its end is the end of it."""
+    if why := _why_no_filter():
         raise NotHere(why)
     reference = trial.reference()
-    after = trial.draw.randrange(FIRST, LAST)
-    link = _Link(trial)
+    rank, after = trial.draw.randrange(NUM_RANKS), trial.draw.randrange(FIRST, LAST)
     patience = {"progress_deadline_s": NETWORK_DEADLINE_S, "min_progress_deadline_s": NETWORK_DEADLINE_S}
-    fault = {"how": "note", "rank": 0, "attempt": 1, "after": after}
-    _, run = trial.retrain(
-        {"launch": patience}, fault=fault, meanwhile=link.watch, through=ISOLATED, stdin=subprocess.PIPE
-    )
-    trial.planted = f"loopback of the sandbox's own network down from step {after + 1} on, until it was noticed"
-    _take_failure(trial, run, link.cut_unix_s)
-    overdue = [*run.named("attempt.overdue"), *run.named("rank.lost")]
-    trial.figures["detect_s"] = _first_after(overdue, link.cut_unix_s)
+    fault = {"how": "mute", "rank": rank, "attempt": 1, "after": after}
+    _, run = trial.retrain({"launch": patience}, fault=fault)
+    trial.planted = f"what is sent to rank {rank} is dropped by its kernel from step {after + 1} on, without a word"
+    _take_failure(trial, run, trial.planted_unix_s())
     trial.figures["named"] = trial.cause == "infrastructure"
     trial.figures["stacks_kept"] = run.run_dir is not None and all(
-        are_whole(stacks_text(run.files(1).stacks(rank))) for rank in range(NUM_RANKS)
+        are_whole(stacks_text(run.files(1).stacks(each))) for each in range(NUM_RANKS)
     )
     trial.look_at_alert()
     trial.compare_bits(reference, run)
 
 
-class _Link:
-    """Cut once a rank has come to the step that was drawn, and mended once the flow knows."""
-
-    def __init__(self, trial: DrillTrial) -> None:
-        self._trial = trial
-        self.cut_unix_s: float | None = None
-        self._is_mended = False
-        self._looked_s = 0.0
-
-    def watch(self, command: subprocess.Popen[bytes]) -> None:
-        assert command.stdin is not None
-        if self.cut_unix_s is None:
-            if self._trial.sandbox.planted() is not None:
-                self._send(command, DOWN)
-                self.cut_unix_s = time.time()
-        elif not self._is_mended and time.monotonic() - self._looked_s > LOOK_S:
-            self._looked_s = time.monotonic()
-            run = RunEvidence(self._trial.sandbox.workspace, self._trial.name)
-            if any(run.named(name) for name in BROKEN):
-                self._send(command, UP)
-                self._is_mended = True
-
-    @staticmethod
-    def _send(command: subprocess.Popen[bytes], word: bytes) -> None:
-        assert command.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended, and the drill will say how
-            command.stdin.write(word)
-            command.stdin.flush()
-
-
-def _why_no_network() -> str:
-    """Empty: one can be made."""
-    try:
-        probe = subprocess.run(
-            (*ISOLATED, "true"),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PROBED_WITHIN_S,
-            preexec_fn=die_with_parent,
-        )
-    except subprocess.TimeoutExpired:
-        return f"no network namespace was made within {PROBED_WITHIN_S:g} s."
-    return "" if probe.returncode == 0 else probe.stderr.strip().removeprefix("headway: ")
+def _why_no_filter() -> str:
+    """Why this kernel lets no process drop what is sent to it; empty where it does."""
+    nothing = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
+    with socket.socket() as own:
+        try:
+            own.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(nothing)))
+        except OSError as error:
+            return f"the kernel lets no process filter what is sent to it ({error.strerror})."
+    return ""
 
 
 def _take_failure(trial: DrillTrial, run: RunEvidence, planted_unix_s: float | None) -> None:

@@ -10,13 +10,15 @@ from importlib.metadata import version
 from pathlib import Path
 
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, HeadwayError, TrainingFailed
+from headway.data_contracts.store.publication import Workspace
 from headway.flows.drill.interruptions import cut_the_network, damage_a_checkpoint, lose_a_rank_and_be_preempted
-from headway.flows.drill.objectives import MODES, FailureMode, evaluate
+from headway.flows.drill.objectives import FINISHED, MODES, FailureMode, evaluate
 from headway.flows.drill.refusals import feed_uneven_data, forget_a_secret, start_wrong_ranks
 from headway.flows.drill.report import DrillReport, DrillResult
-from headway.flows.drill.sandbox import Sandbox, sandbox
+from headway.flows.drill.sandbox import LOCAL, NUM_NODES, Sandbox, sandbox
 from headway.flows.drill.steps import contend, run_out_of_memory, slow_a_rank, spoil_a_loss
 from headway.flows.drill.trial import Drill, DrillTrial, NotHere, Undisturbed
+from headway.training.launch.base.gang import LaunchSpec
 
 DRILLS: Mapping[str, Drill] = {
     "F1": forget_a_secret,
@@ -32,13 +34,17 @@ DRILLS: Mapping[str, Drill] = {
 }
 ON_REQUEST = {"F8": "it keeps a processor of this machine busy, which others may need: name it to have it made."}
 """Made only where somebody names them."""
-LAUNCHER = "local"
+ONLY_LOCAL = {"F8": "it shares a processor of this machine, on which no rank of launcher {launcher} is."}
+FOLDER = "drills"
+"""Of the workspace: sandboxes, where ranks are on other machines."""
 
 
 def run_drills(
     codes: Sequence[str],
     seed: int,
     *,
+    launch: LaunchSpec = LOCAL,
+    workspace: Workspace | None = None,
     keep: Path | None = None,
     on_result: Callable[[DrillResult], object] = lambda _result: None,
 ) -> DrillReport:
@@ -47,37 +53,60 @@ def run_drills(
     Args:
         codes: such as F4; empty: all that need not be named.
         seed: of data and of what happens to whom, and when.
+        launch: how ranks are started; of it there are two nodes of one rank.
+        workspace: whose folder the ranks' machines see; the sandbox is made there where they are others than this.
         keep: a folder that is not there yet, and stays.
         on_result: called as each is over.
 
     Raises:
-        ConfigError: no such drill, or something is where the sandbox is to be kept.
+        ConfigError: no such drill, one that the launcher does not allow, too few hosts, or something is where the
+            sandbox is to be kept.
         EnvironmentProblem: not even an undisturbed run comes to its end here.
     """
     if unknown := sorted(set(codes) - MODES.keys()):
         raise ConfigError(
             f"there is no drill {', '.join(unknown)}.", where="headway drill", advice=f"There are {', '.join(MODES)}."
         )
+    impossible = {} if launch.launcher == "local" else ONLY_LOCAL
+    _require_possible(launch, [code for code in MODES if code in codes and code in impossible])
+    shared = None if launch.launcher == "local" or workspace is None else workspace.local_root / FOLDER
     begin_unix_s = time.time()
     drills: list[DrillResult] = []
-    with sandbox(seed, keep) as made:
+    with sandbox(seed, keep, launch, shared) as made:
         undisturbed = Undisturbed(made)
         for code, mode in MODES.items():
             if codes and code not in codes:
                 continue
-            skipped = "" if codes else ON_REQUEST.get(code, "")
+            skipped = "" if codes else impossible.get(code, ON_REQUEST.get(code, "")).format(launcher=launch.launcher)
             drills.append(_skipped(mode, skipped) if skipped else _made(mode, made, undisturbed))
             on_result(drills[-1])
     return DrillReport(
         headway=version("headway"),
         host=socket.gethostname(),
-        launcher=LAUNCHER,
+        launcher=launch.launcher,
         seed=seed,
         begin_unix_s=begin_unix_s,
         end_unix_s=time.time(),
         kept="" if keep is None else str(made.root),
         drills=drills,
     )
+
+
+def _require_possible(launch: LaunchSpec, impossible: Sequence[str]) -> None:
+    """Raises `ConfigError` before anything is spent."""
+    if impossible:
+        why = "; ".join(f"{code}: {ONLY_LOCAL[code].format(launcher=launch.launcher)}" for code in impossible)
+        raise ConfigError(
+            f"not with launcher {launch.launcher}: {why}",
+            where="headway drill",
+            advice="Leave it out, or drill with the local launcher.",
+        )
+    if launch.ssh is not None and len(launch.ssh.hosts) < NUM_NODES:
+        raise ConfigError(
+            f"a drill has {NUM_NODES} nodes, and `ssh.hosts` names {len(launch.ssh.hosts)}.",
+            where="headway drill",
+            advice="Name another host in the launch that the drill takes.",
+        )
 
 
 def _made(mode: FailureMode, made: Sandbox, undisturbed: Undisturbed) -> DrillResult:
@@ -94,7 +123,9 @@ def _made(mode: FailureMode, made: Sandbox, undisturbed: Undisturbed) -> DrillRe
         # What cannot be read of the disturbed run is a finding: its objectives are missed.
         problem = f"{type(error).__name__}: {error}"
     trial.figures["finished"] = made.exit_codes[-1:] == [0]
-    objectives = evaluate(mode.objectives, trial.figures)
+    if FINISHED in mode.objectives and not trial.figures["finished"] and not problem:
+        problem = f"the last command ended with {made.exit_codes[-1:]}: {made.last_message}"
+    objectives = evaluate(mode.objectives, trial.figures, made.launch.launcher)
     return DrillResult(
         mode=mode.code,
         title=mode.title,

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from headway.training.launch.base.launcher import Handle
 from headway.training.launch.base.process_tree import processes_with
 from headway.training.launch.base.protocol import TOKEN, AttemptFiles
 from headway.training.launch.base.retry_budget import AttemptRecords
+from headway.training.launch.base.stop_request import NEVER, StopRequest
 from headway.training.launch.jobs.follow import follow
 from headway.training.launch.jobs.job_request import DetachedFiles, JobHandle, JobOutcome
 from headway.training.launch.jobs.scheduler import JobState, Scheduler
@@ -67,9 +68,10 @@ class DetachedRun:
 
         follow(scheduler_for(spec), spec, gang, ledger=self.ledger, budget_scope="one", poll=no_step)
 
-    def start_flow(self, spec: LaunchSpec, *arguments: str) -> subprocess.Popen[bytes]:
+    def start_flow(self, spec: LaunchSpec, *arguments: str, stop: StopRequest = NEVER) -> subprocess.Popen[bytes]:
         fields = {"module": "toy_worker", "nodes": 2, "ranks_per_node": 1, "import_path": [str(TOYS)]}
         gang = fields | {"run_dir": str(self.folder), "arguments": ["--run-dir", str(self.folder), *arguments]}
+        gang["stop"] = asdict(stop)
         with (self.folder / "flows.log").open("ab") as log:
             flow = subprocess.Popen(
                 [

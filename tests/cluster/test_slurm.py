@@ -18,7 +18,7 @@ from headway.training.launch.base.launcher import Handle
 from headway.training.launch.base.process_tree import processes_with
 from headway.training.launch.base.protocol import TOKEN as RUN_TOKEN
 from headway.training.launch.base.retry_budget import AttemptRecords
-from headway.training.launch.base.stop_request import request_stop
+from headway.training.launch.base.stop_request import StopRequest, request_stop
 from headway.training.launch.hosts.probe import HEADWAY_HOME
 from headway.training.launch.jobs.follow import WORKER_LOST
 from headway.training.launch.jobs.job_request import JobHandle, JobOutcome
@@ -83,6 +83,17 @@ def test_a_job_of_two_nodes_runs_to_its_end_and_the_flow_sees_it(run: Run) -> No
     assert JobOutcome.load(run.files, run.handle().order) is None, "taken to heart"
     wait_until(lambda: run.state() is JobState.SUCCEEDED, what="the job's end")
     assert run.survivors() == []
+
+
+def test_the_job_itself_keeps_a_bound_on_the_cost_and_ends_in_order(run: Run) -> None:
+    flow = run.start_flow(SPEC, *LONG, stop=StopRequest(paid_s=4.0, paid_detail="usd_per_run: 1.00"))
+    run.wait_for_step()
+    flow.kill()
+    wait_until(lambda: run.state() is JobState.SUCCEEDED, what="the job's end, which nobody watches")
+    left = JobOutcome.load(run.files, run.handle().order)
+    assert left is not None and (left.state, left.failure.reason) == ("stopped", "cost bound reached")
+    assert "usd_per_run: 1.00" in left.failure.what and run.checkpoint() >= 3
+    assert run.records() == ["stopped"] and run.survivors() == []
 
 
 def test_a_flow_that_dies_harms_nothing_and_the_next_one_watches_the_same_job(run: Run) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from headway.training.launch.base.gang import Gang, LaunchSpec
+from headway.training.launch.base.stop_request import StopRequest
 from headway.training.launch.jobs.follow import follow
 from headway.training.launch.supervise.launchers import scheduler_for
 from headway.training.observe.ledger import Ledger
@@ -22,7 +23,7 @@ def main(spec: str, gang: str, agents: str) -> None:
     follow(
         scheduler_for(launch),
         launch,
-        Gang(**fields | {"run_dir": run_dir}),
+        Gang(**fields | {"run_dir": run_dir, "stop": StopRequest(**fields.get("stop", {}))}),
         ledger=Ledger(run_dir / "owner.jsonl"),
         budget_scope="one",
         poll=lambda: None,

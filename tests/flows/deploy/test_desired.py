@@ -118,6 +118,23 @@ def test_a_probe_is_made_each_hour_on_the_launcher_of_the_profile(make_wanted: M
         assert fields["parameters"] == planned["parameters"] and fields["concurrency_limit"] == 1
 
 
+def test_a_probe_that_names_no_launcher_is_made_on_every_one_in_use(make_wanted: Make) -> None:
+    ssh = "launch: {launcher: ssh, nodes: 4, ranks_per_node: 8, ssh: {hosts: [a, b, c, d]}}\n"
+    pipelines = {"far": pipeline("far", ssh), "near": pipeline("near", "launch: {nodes: 8}\n")}
+    made = by_name(make_wanted(pipelines=pipelines, profile={"probe": {"every": "hour"}}))
+    assert [name for name in made if name.startswith("probe/")] == ["probe/local", "probe/ssh"]
+    for launcher in ("local", "ssh"):
+        request = ProbeRequest.model_validate(made[f"probe/{launcher}"].fields["parameters"]["request"])
+        assert (request.launch.launcher, request.launch.world_size) == (launcher, 2)
+
+
+def test_a_game_day_is_made_with_the_launch_that_it_names(make_wanted: Make) -> None:
+    ssh = {"launcher": "ssh", "ssh": {"hosts": ["a", "b"]}}
+    fields = by_name(make_wanted(profile={"game_day": {"launch": ssh}}))["game-day/sandbox"].fields
+    request = GameDayRequest.model_validate(fields["parameters"]["request"])
+    assert request.launch == LaunchSpec.model_validate(ssh)
+
+
 def test_schedules_are_those_of_the_windows_and_keep_to_them(make_wanted: Make) -> None:
     made = by_name(make_wanted())
     rules = [(each["slug"], each["schedule"]) for each in made["retrain/nightly"].fields["schedules"]]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import math
+import os
+import select
+import socket
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +17,12 @@ import pytest
 
 from headway.flows.config.pipeline_spec import SHIPPED
 from headway.flows.drill import sandbox
+from headway.training.launch.base.channel import Listener
 from headway.training.launch.base.failure import cause_of
+from headway.training.launch.base.ports import LOOPBACK
+from headway.training.launch.base.protocol import AttemptFiles, StorePlace
+
+HEARS_WITHIN_S = 0.3
 
 
 @pytest.fixture
@@ -84,3 +93,38 @@ def test_want_of_memory_is_the_allocators_own_error_and_is_over_with_it(network:
         network.run_out_of_memory()
     assert cause_of(error.value) == "oom"
     assert len(torch.empty(96 << 20, dtype=torch.uint8)) == 96 << 20
+
+
+@pytest.mark.process
+def test_what_is_sent_to_a_muted_process_is_dropped_and_nobody_is_told(network: ModuleType) -> None:
+    reading, writing = os.pipe()
+    with socket.create_server((LOOPBACK, 0)) as door, socket.create_connection(door.getsockname()) as peer:
+        near, _ = door.accept()
+        with near:
+            # In a process of its own, for its sockets are muted for good.
+            if (child := os.fork()) == 0:
+                heard = True
+                with contextlib.suppress(BaseException):
+                    network.mute()
+                    os.write(writing, b"m")
+                    heard = bool(select.select([near], [], [], HEARS_WITHIN_S)[0])
+                os._exit(heard)
+            os.close(writing)
+            assert os.read(reading, 1) == b"m", "files and pipes are left as they are"
+            peer.sendall(b"word")
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "it heard something"
+    os.close(reading)
+
+
+def test_a_stranger_is_refused_where_the_store_asks_for_a_key(
+    network: ModuleType, rank: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWAY_ATTEMPT_DIR", str(rank))
+    assert network.knock() == {"was_refused": None}, "no store, and so nobody who could refuse"
+    listener = Listener(LOOPBACK, 0, key := "k" * 64, lambda *_: None)
+    listener.start()
+    AttemptFiles(rank).write_store(StorePlace(address=LOOPBACK, port=listener.port, key=key))
+    assert network.knock()["was_refused"] is True
+    monkeypatch.setattr(network.secrets, "token_hex", lambda _: key)
+    assert network.knock()["was_refused"] is False, "who has the key is let in"
+    listener.close()

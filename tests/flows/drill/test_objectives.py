@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headway.data_contracts.store.errors import EnvironmentProblem, TrainingFailed
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, TrainingFailed
 from headway.flows.drill.objectives import MODES, DrillObjective, evaluate
 from headway.flows.drill.report import DrillReport, DrillResult, Figure
-from headway.flows.drill.running import DRILLS, problem_of
+from headway.flows.drill.running import DRILLS, problem_of, run_drills
 from headway.flows.monitoring.alerts import ALERTS
+from headway.training.launch.base.gang import LaunchSpec
 
 HOME = Path(__file__).resolve().parents[3]
 
@@ -66,3 +67,23 @@ def test_a_missed_objective_is_an_exit_code_and_what_was_skipped_is_never_passed
     assert missed.what == "F4, F7 missed an objective." and "headway drill F4 F7 --seed 3 --keep" in missed.advice
     assert problem_of(reported(F1="passed", F8="skipped")) is None
     assert isinstance(problem_of(reported(F8="skipped")), EnvironmentProblem)
+
+
+def test_what_takes_a_connection_or_an_interpreter_has_another_limit_on_other_machines() -> None:
+    figures = {"x_s": 9.0}
+    objectives = [DrillObjective("x_s", "x", 5.0, "s", 30.0)]
+    assert [evaluate(objectives, figures, launcher)[0].is_met for launcher in ("local", "ssh")] == [False, True]
+    assert evaluate(objectives, figures, "ssh")[0].limit == 30.0
+
+
+def test_what_a_launcher_does_not_allow_is_refused_by_name_before_anything_is_made(tmp_path: Path) -> None:
+    """And one host is too few for two nodes."""
+    keep = tmp_path / "kept"
+    for hosts, codes, message in (
+        (["a", "b"], ["F4", "F8"], r"not with launcher ssh: F8: it shares a processor of this machine"),
+        (["a"], ["F4"], "a drill has 2 nodes, and `ssh.hosts` names 1"),
+    ):
+        launch = LaunchSpec.model_validate({"launcher": "ssh", "nodes": 1, "ssh": {"hosts": hosts}})
+        with pytest.raises(ConfigError, match=message):
+            run_drills(codes, 1, launch=launch, keep=keep)
+    assert not keep.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.config.pipeline_spec import load_pipeline
 from headway.flows.drill.sandbox import SANDBOX, Sandbox, sandbox
+from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.base.process_tree import processes_with
+from headway.training.launch.base.protocol import AttemptFiles, NodeStatus, write_json
 
 
 def test_a_folder_that_is_there_is_refused_whatever_is_in_it(tmp_path: Path) -> None:
@@ -30,6 +33,29 @@ def test_a_new_folder_stays_and_a_temporary_one_goes_though_the_body_fails(tmp_p
     with pytest.raises(RuntimeError), sandbox(1) as made:
         raise RuntimeError
     assert not made.root.exists()
+
+
+def test_where_ranks_are_remote_it_lies_in_a_folder_that_they_see_and_goes_with_its_parent(tmp_path: Path) -> None:
+    shared = tmp_path / "workspace" / "drills"
+    given = {"launcher": "kubernetes", "kubernetes": {"image": "i", "volumes": [{"claim": "c", "mount_path": "/"}]}}
+    with sandbox(1, launch=LaunchSpec.model_validate(given | {"nodes": 8}), shared=shared) as made:
+        assert made.root.parent == shared
+        made.write_pipeline("drill", {})
+        launch = load_pipeline(made.project / "drill.yaml").launch
+    assert (launch.nodes, launch.ranks_per_node, launch.detached.lease_s) == (2, 1, 60.0)
+    assert launch.kubernetes is not None and launch.kubernetes.environment == {SANDBOX: str(made.root)}
+    assert [*tmp_path.rglob("*")] == [shared.parent]
+
+
+def test_who_says_from_afar_that_it_goes_on_is_left_and_who_has_ended_is_not(tmp_path: Path) -> None:
+    made = Sandbox(tmp_path, 1, LaunchSpec.model_validate({"launcher": "ssh", "ssh": {"hosts": ["a", "b"]}}))
+    attempt = tmp_path / "workspace/runs/0/attempts/001"
+    attempt.mkdir(parents=True)
+    for node, state in enumerate(("ended", "running")):
+        status = NodeStatus(node=node, guard_pid=1, agent_pid=2, state=state, host=f"host-{node}")
+        write_json(AttemptFiles(attempt).status(node), asdict(status))
+    assert made._remote() == ["guard of node 1 on host-1"]
+    assert Sandbox(tmp_path, 1)._remote() == [], "of this machine's processes the kernel tells"
 
 
 OTLP = "OTEL_EXPORTER_OTLP_ENDPOINT"

@@ -8,6 +8,7 @@ attempt ──► done                       return
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
@@ -139,7 +140,7 @@ class _Supervisor:
         self._spec, self._launcher, self._ledger = spec, launcher, ledger
         self._scope, self._token, self._poll, self._asked = scope, token, poll, requested
         self._records = AttemptRecords(gang.run_dir)
-        self._gang = gang = replace(gang, stop=_while_held(gang.stop, self._records.in_scope(scope)))
+        self._gang = gang = replace(gang, stop=_while_held(gang.stop, gang.run_dir, self._records.in_scope(scope)))
         self._membership = Membership(spec, gang, launcher, ledger, self._records)
 
     def run(self) -> Steps[AttemptOutcome]:
@@ -284,14 +285,19 @@ class _Supervisor:
                 yield min(left_s, POLL_S)
 
 
-def _while_held(stop: StopRequest, records: Sequence[AttemptRecord]) -> StopRequest:
+def _while_held(stop: StopRequest, run_dir: Path, records: Sequence[AttemptRecord]) -> StopRequest:
     """With what may be paid for as a moment, from now on; an earlier start of the same job has used some of it."""
-    paid_s = sum(
-        max((record.end_unix_s or record.start_unix_s) - record.start_unix_s, 0.0)
-        for record in records
-        if record.start_unix_s >= stop.paid_since_unix_s
-    )
+    since = [record for record in records if record.start_unix_s >= stop.paid_since_unix_s]
+    paid_s = sum(max(_last_sign_unix_s(run_dir, record) - record.start_unix_s, 0.0) for record in since)
     return stop.holding_devices(time.time(), paid_s)
+
+
+def _last_sign_unix_s(run_dir: Path, record: AttemptRecord) -> float:
+    """When it ended; of one whose owner was lost, when its rank 0 wrote last: what came then was held for nothing."""
+    if record.end_unix_s is None:
+        with contextlib.suppress(FileNotFoundError):
+            return AttemptFiles(attempt_folder(run_dir, record.attempt)).rank_spool(0).stat().st_mtime
+    return record.end_unix_s or record.start_unix_s
 
 
 def _make_attempt_folder(run_dir: Path, folder: Path) -> None:

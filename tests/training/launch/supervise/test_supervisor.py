@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -23,8 +24,9 @@ from headway.data_contracts.store.errors import (
     TrainingFailed,
 )
 from headway.training.launch.base.failure import Failure
-from headway.training.launch.base.gang import Gang, LaunchSpec, for_stepless_work
-from headway.training.launch.base.retry_budget import AttemptRecords
+from headway.training.launch.base.gang import Gang, LaunchSpec, attempt_folder, for_stepless_work
+from headway.training.launch.base.protocol import AttemptFiles
+from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords
 from headway.training.launch.base.run_lock import owning
 from headway.training.launch.base.stacks import innermost_frame
 from headway.training.launch.base.stop_request import StopRequest, request_stop, requested_stop
@@ -332,6 +334,21 @@ def test_what_may_be_paid_for_is_used_up_by_attempts_since_it_was_reckoned(toy_r
         run(toy_run, replace(gang, stop=stop))
     assert "continues it once that bound in the pipeline file lets it" in why.value.advice
     assert toy_run.num_attempts() == 1
+
+
+def test_what_an_attempt_held_whose_owner_was_lost_is_paid_for_too(toy_run) -> None:
+    """As of a job that Slurm starts again after its node went down; it was as good as free."""
+    start_unix_s = time.time() - 600.0
+    AttemptRecords(toy_run.folder).begin(AttemptRecord(attempt=1, scope="one", start_unix_s=start_unix_s))
+    spool = AttemptFiles(attempt_folder(toy_run.folder, 1)).rank_spool(0)
+    spool.parent.mkdir(parents=True)
+    spool.touch()
+    os.utime(spool, (start_unix_s + 100.0, start_unix_s + 100.0))
+    for paid_s, is_refused in ((99.0, True), (3600.0, False)):
+        stop = StopRequest(paid_s=paid_s, paid_since_unix_s=start_unix_s, paid_detail="usd_per_run: 1.00")
+        gang = replace(toy_run.gang("--steps", "1"), stop=stop)
+        with pytest.raises(CostBoundReached) if is_refused else contextlib.nullcontext():
+            assert run(toy_run, gang).state == "done"
 
 
 def test_warm_up_and_evaluation_end_as_soon_as_the_time_is_over(toy_run, end_the_time) -> None:
