@@ -258,8 +258,8 @@ def test_a_shard_with_one_flipped_bit_is_refused_by_name(own_project, tmp_path):
 
 
 def test_an_impossible_world_is_refused_with_the_numbers(project, tmp_path):
-    assert project.train(project.publish_run(), tmp_path, world_size=3) == [2] * 3
-    assert "3 ranks cannot share 4 replicas" in project.log(tmp_path)
+    assert project.train(project.publish_run(), tmp_path, world_size=5) == [2] * 5
+    assert "5 ranks cannot share 4 replicas" in project.log(tmp_path)
 
 
 @pytest.mark.parametrize(
