@@ -48,8 +48,8 @@ def undisturbed(shared_project, tmp_path_factory) -> Path:
     return run_dir
 
 
-@pytest.mark.parametrize("world_size", [1, 4])
-def test_one_two_and_four_ranks_end_with_the_same_bits_and_losses(project, undisturbed, tmp_path, world_size):
+@pytest.mark.parametrize("world_size", [1, 3, 4])
+def test_one_two_three_and_four_ranks_end_with_the_same_bits_and_losses(project, undisturbed, tmp_path, world_size):
     assert project.train(project.publish_run(), tmp_path, world_size=world_size) == [0] * world_size
 
     assert result(tmp_path)["tensors_sha256"] == result(undisturbed)["tensors_sha256"]
