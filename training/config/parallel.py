@@ -131,4 +131,30 @@ def shares_of(num_units: int, num_ranks: int, speeds: Sequence[float] = ()) -> t
         _, rank = done[0]
         shares[rank] += 1
         heapq.heapreplace(done, ((shares[rank] + 1) / speeds[rank], rank))
+    longest = max(share / speed for share, speed in zip(shares, speeds, strict=True))
+    return _aligned(num_units, [_most(longest, speed) for speed in speeds])
+
+
+def _most(longest: float, speed: float) -> int:
+    """How many units a rank does in that time."""
+    number = int(longest * speed) + 1
+    while number / speed > longest:
+        number -= 1
+    return number
+
+
+def _aligned(num_units: int, most: Sequence[int]) -> tuple[int, ...]:
+    """Shares of no more than that, which begin where large subtrees of the units do: so there are fewer of these.
+
+    What a rank hands in of its sums is a row for each subtree.
+    """
+    shares, first = list[int](), 0
+    for rank, own in enumerate(most):
+        num_after = len(most) - rank - 1
+        at_least = max(first + 1, num_units - sum(most[rank + 1 :]))
+        at_most = min(first + own, num_units - num_after)
+        # The number in between that the largest power of two divides.
+        end = max(range(at_least, at_most + 1), key=lambda place: (place & -place, place))
+        shares.append(end - first)
+        first = end
     return tuple(shares)

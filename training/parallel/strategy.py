@@ -7,6 +7,8 @@ guards and checkpoints know nothing of ranks.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -41,10 +43,7 @@ class BatchShare:
 
     def bounds(self, num_replicas: int) -> tuple[int, ...]:
         """At which replica of a global batch each share begins, and at last how many there are."""
-        num_units = self.islands or num_replicas
-        each = num_replicas // num_units
-        shares = shares_of(num_units, self.count, self.speeds)
-        return tuple(each * sum(shares[:index]) for index in range(self.count + 1))
+        return _bounds(num_replicas, self.islands or num_replicas, self.count, self.speeds)
 
     def num_replicas(self, of_one: int) -> int:
         """How many replicas a global batch has of which one rank runs so many, where all run as many."""
@@ -58,6 +57,12 @@ class BatchShare:
         length = num_replicas // self.count * self.stride
         turn, place = divmod(self.index, self.stride)
         return range(turn * length + place, (turn + 1) * length, self.stride)
+
+
+@functools.lru_cache(maxsize=32)  # several times a step
+def _bounds(num_replicas: int, num_units: int, count: int, speeds: tuple[float, ...]) -> tuple[int, ...]:
+    shares = shares_of(num_units, count, speeds)
+    return tuple(num_replicas // num_units * end for end in itertools.accumulate(shares, initial=0))
 
 
 class ParallelStrategy(Protocol):

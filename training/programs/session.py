@@ -21,7 +21,7 @@ from headway.data_contracts.store.publication import Workspace, make_folder
 from headway.training.checkpoint.inexactness import HALVED_MICRO_BATCH, INEXACT_RESUMES, inexactness
 from headway.training.checkpoint.layout import directory_name
 from headway.training.checkpoint.pieces import Content
-from headway.training.checkpoint.proof import fingerprint
+from headway.training.checkpoint.proof import fingerprint, require_one_kind
 from headway.training.checkpoint.read import VerifiedCheckpoint
 from headway.training.checkpoint.restore import restore_newest
 from headway.training.checkpoint.retention import abandon_after, discard_expired
@@ -98,6 +98,8 @@ def train_run(rank: RankProcess, workspace: Workspace, run: Link, run_dir: Path)
             # After the rendezvous: all ranks must take the same micro-batch.
             training = with_noted_micro_batch(documents.training, run_dir, process_group)
             documents = dataclasses.replace(documents, training=training)
+            if training.parallel.mode == "exact":
+                require_one_kind(fingerprint(process_group.device), process_group.gather_bytes)
         with ledger.span("result.check"):
             # Before the data are opened: a run that is finished already needs none of them.
             finished = is_finished(run_dir, run, process_group, on_part=Heartbeat(ledger, "result.check"))

@@ -35,4 +35,8 @@ def test_equal_ranks_have_equal_shares(num_units, num_ranks):
 
 def test_a_rank_of_half_the_speed_has_half_as_much():
     assert shares_of(6, 2, (1.0, 0.5)) == (4, 2)
-    assert shares_of(16, 3) == (6, 5, 5)
+
+
+def test_of_shares_that_are_done_equally_soon_those_are_taken_that_begin_at_large_subtrees():
+    assert shares_of(16, 3) == (4, 6, 6)
+    assert shares_of(16, 2, (0.2, 0.1)) == (11, 5) and shares_of(64, 3) == (20, 22, 22)

@@ -60,15 +60,15 @@ class Gang:
 
 def test_a_rank_of_half_the_speed_is_given_half_as_much_after_some_steps_and_it_is_written_down() -> None:
     gang = Gang([0.1, 0.1, 0.2], REBALANCE)
-    assert gang.train(EVERY_STEPS - 1) == [6, 5, 5]
-    assert gang.train(1) == [7, 6, 3]
+    assert gang.train(EVERY_STEPS - 1) == [4, 6, 6]
+    assert gang.train(1) == [6, 7, 3]
     ((name, fields),) = gang.events
-    assert name == "shares.moved" and fields["shares"] == [7, 6, 3]
+    assert name == "shares.moved" and fields["shares"] == [6, 7, 3]
     assert fields["what"] == (
-        "replicas of the ranks 6, 5, 5 -> 7, 6, 3 from step 1 on: the slowest is done after 0.7 s, 1 s before."
+        "replicas of the ranks 4, 6, 6 -> 6, 7, 3 from step 1 on: the slowest is done after 0.7 s, 1.2 s before."
     )
     gang.replica_s = [0.1, 0.1, 0.1]
-    assert gang.train() == [6, 5, 5], "and back again"
+    assert gang.train() == [4, 6, 6], "and back again"
 
 
 def test_noise_moves_nothing() -> None:

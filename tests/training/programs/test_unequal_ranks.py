@@ -13,14 +13,16 @@ from typing import Any
 
 import pytest
 
+from headway.data_contracts.store.errors import ConfigError
 from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.parallel import ParallelSpec
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.engine.share_balance import EVERY_STEPS
 from headway.training.launch.base import protocol
 
 pytestmark = pytest.mark.process
 NUM_STEPS = 4 * EVERY_STEPS
-HALTED_S, RUNNING_S = 0.02, 0.005
+HALTED_S, RUNNING_S = 0.05, 0.005
 INT8 = {"kind": "int8", "islands": 4, "block": 64}
 
 
@@ -101,3 +103,18 @@ def test_given_speeds_share_a_batch_out_from_the_first_step_and_no_bit_changes(p
     assert project.train(run, tmp_path, world_size=3, of_ranks=speeds) == [0] * 3, project.log(tmp_path)
     assert [events(project, tmp_path, "step", rank)[0]["relative_share"] for rank in range(3)] == [3 / 8, 15 / 8, 6 / 8]
     assert digest(tmp_path) == alone["plain"]
+
+
+def test_exact_mode_refuses_ranks_whose_machines_compute_other_bits_and_fast_mode_takes_them(
+    project, tiny_training, tmp_path
+):
+    unlike = [{}, {"ATEN_CPU_CAPABILITY": "default"}]
+    run = project.publish_run(tiny_training)
+    # Fresh, since torch looks at its processor once, as it is imported.
+    ranks = project.start(run, tmp_path / "exact", world_size=2, fresh=True, of_ranks=unlike)
+    assert [rank.wait(120) for rank in ranks] == [ConfigError.exit_code] * 2
+    message = project.log(tmp_path / "exact")
+    assert "ranks 0 and 1 compute with other bits (cpu_capability " in message and "parallel: {mode: fast}" in message
+    fast = tiny_training.model_copy(update={"parallel": ParallelSpec(mode="fast")})
+    ranks = project.start(project.publish_run(fast), tmp_path / "fast", world_size=2, fresh=True, of_ranks=unlike)
+    assert [rank.wait(120) for rank in ranks] == [0, 0], project.log(tmp_path / "fast")
