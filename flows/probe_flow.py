@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import length
 from headway.flows.accounts.probe_records import ProbeRecord
-from headway.flows.config.profiles import PROBE_WITHIN_S, ProbeLaunch
+from headway.flows.config.profiles import PROBE_WITHIN_S
 from headway.flows.console.environment import default_workspace
 from headway.flows.probe.probing import problem_of, run_probe
 from headway.tasks.core.artifacts import show_markdown
@@ -23,7 +23,7 @@ class ProbeRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    launch: ProbeLaunch = Field(
+    launch: LaunchSpec = Field(
         default=LaunchSpec(), title="Launcher", description="As a pipeline file's `launch`; this machine by default."
     )
     interval_s: float = Field(

@@ -29,8 +29,9 @@ from headway.tasks.search.trials_spec import TrialsSpec
 from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.register import RegistrySpec
 from headway.training.config.encoder_specs import CustomEncoderSpec, TabularEncoderSpec
+from headway.training.config.parallel import mesh_shape
 from headway.training.config.shards import VALIDATION, ShardSpec
-from headway.training.config.training_spec import TrainingSpec
+from headway.training.config.training_spec import TrainingSpec, splits_no_model
 from headway.training.evaluation.measures import MetricSet, metric_set_of, validating_measure
 from headway.training.frozen.mesh_check import require_trainable
 from headway.training.frozen.recipe_check import own_methods
@@ -242,6 +243,7 @@ def load_pipeline(path: Path) -> PipelineSpec:
     methods = own_methods(spec.training.recipe.name, (str(path.parent),))
     try:
         require_trainable(spec.training, spec.shards.encoder, world_size, methods)
+        _refuse_unequal_shares(spec)
     except ConfigError as error:
         raise in_file(error, path) from error
     if not (path.parent / spec.contract).is_file():
@@ -253,6 +255,21 @@ def load_pipeline(path: Path) -> PipelineSpec:
     if spec.trials is not None:
         _check_trials(spec, spec.trials, path, world_size)
     return spec
+
+
+def _refuse_unequal_shares(spec: PipelineSpec) -> None:
+    """Where ranks run the passes of one model together, none can have more of a batch than another."""
+    world_size = spec.launch.world_size
+    asked = "stragglers" if spec.launch.stragglers == "rebalance" else "speeds" if spec.launch.speeds else None
+    if asked is None or spec.training.grows_trees:
+        return
+    shape = mesh_shape(spec.training.parallel, world_size)
+    if not splits_no_model(shape, world_size):
+        raise ConfigError(
+            f"ranks that split a model ({shape}) have equal shares of each batch.",
+            where=f"launch.{asked}",
+            advice="Leave it out, or say parallel: {shard: 1} without pipeline and tensor.",
+        )
 
 
 def _check_trials(spec: PipelineSpec, trials: TrialsSpec, path: Path, world_size: int) -> None:

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from headway.data_contracts.store.credentials import credential_in_value, is_secret_name
 from headway.data_contracts.store.documents import Frozen, Json
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.strict_yaml import parse_yaml_model, read_text
-from headway.training.config.parallel import is_power_of_two
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.observe.ledger_lines import LARGEST
 
@@ -79,20 +78,11 @@ PROBE_WITHIN_S = 1800.0
 """Waiting in a scheduler's queue included."""
 
 
-def _shareable(launch: LaunchSpec) -> LaunchSpec:
-    if not is_power_of_two(launch.world_size):
-        raise ValueError(f"a probe's micro-batches are a power of two, which {launch.world_size} ranks cannot share")
-    return launch
-
-
-ProbeLaunch = Annotated[LaunchSpec, AfterValidator(_shareable)]
-
-
 class ProbeSpec(Frozen):
     """A deployment that makes a small retrain of made-up data, through every stage, to see whether one still can be."""
 
     every: Literal["hour", "day"] = Field(default="hour", description="Each full hour, or each midnight in UTC.")
-    launch: ProbeLaunch | None = Field(
+    launch: LaunchSpec | None = Field(
         default=None,
         description="Where its ranks run, as a pipeline file's `launch` says it. Empty: one deployment for each "
         "launcher that a pipeline of the project takes, with the first such pipeline's launch and two ranks at most.",

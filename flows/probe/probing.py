@@ -116,9 +116,10 @@ def write_project(folder: Path, launch: LaunchSpec, *, seed: int) -> None:
     """
     spec: dict[str, Any] = yaml.safe_load((FILES / "pipeline.yaml").read_text())
     spec["launch"] = launch.model_dump(mode="json", exclude_unset=True)
-    # A micro-batch for each rank, and two at least, so that one rank and two give the same bits.
+    # A micro-batch for each rank, and two at least, so that one rank and two give the same bits: a power of two.
     training = spec["training"]
-    training["global_batch_sequences"] = training["micro_batch_sequences"] * max(2, launch.world_size)
+    num_replicas = 1 << max(1, (launch.world_size - 1).bit_length())
+    training["global_batch_sequences"] = training["micro_batch_sequences"] * num_replicas
     (folder / "pipeline.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
     shutil.copyfile(FILES / "contract.yaml", folder / "contract.yaml")
     (folder / "data").mkdir()

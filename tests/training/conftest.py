@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -146,7 +146,7 @@ class TinyProject:
         return run
 
     def start(
-        self, run: RunSpec, run_dir: Path, *, world_size: int, fresh: bool = False, **environment: str
+        self, run: RunSpec, run_dir: Path, *, world_size: int, fresh: bool = False, **environment: Any
     ) -> list[Started]:
         """Start the ranks of one attempt, each a `headway.training.programs.worker`; `fresh` without its imports."""
         arguments = ["--workspace", self.workspace.uri, "--run-spec", run.sha256, "--run-dir", str(run_dir)]
@@ -171,8 +171,13 @@ class TinyProject:
         world_size: int,
         fresh: bool = False,
         imports: Sequence[str] = (),
+        of_ranks: Sequence[Mapping[str, str]] = (),
         **environment: str,
     ) -> list[Started]:
+        """
+        Args:
+            of_ranks: what is another one's in the environment of each rank.
+        """
         attempt_dir = run_dir / "attempts" / f"{len(list(run_dir.glob('attempts/*'))):03d}"
         attempt_dir.mkdir(parents=True)
         port = free_port()
@@ -180,6 +185,7 @@ class TinyProject:
         for rank in range(world_size):
             log = attempt_dir / f"rank-{rank}.log"
             ours = rank_environment(rank, world_size, port, attempt_dir) | environment
+            ours |= of_ranks[rank] if of_ranks else {}
             ranks.append(
                 start_fresh(module, arguments, run_dir, log, ours)
                 if fresh
@@ -190,7 +196,7 @@ class TinyProject:
         self.started += ranks
         return ranks
 
-    def train(self, run: RunSpec, run_dir: Path, *, world_size: int, **environment: str) -> list[int]:
+    def train(self, run: RunSpec, run_dir: Path, *, world_size: int, **environment: Any) -> list[int]:
         """Run one attempt to its end. Returns the ranks' exit codes."""
         ranks = self.start(run, run_dir, world_size=world_size, **environment)
         codes = [rank.wait(DEADLINE_S) for rank in ranks]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.data_contracts.store.documents import CheckpointManifest, DeviceFingerprint
-from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.errors import ConfigError, IntegrityError
 from headway.training.recipes.protocol import Recipe
 
 CLOSE_RELATIVE = 1e-3
@@ -43,6 +43,26 @@ def fingerprint(device: torch.device, mesh: str = "") -> DeviceFingerprint:
         num_threads=torch.get_num_threads(),
         mesh=mesh,
     )
+
+
+def require_one_kind(here: DeviceFingerprint, gather_bytes: Callable[[bytes], list[bytes]]) -> None:
+    """Raises:
+        ConfigError: ranks of this gang compute with other bits than their peers, and so no number of them has the same.
+
+    Args:
+        gather_bytes: every rank's, in rank order; all call it.
+    """
+    found = [DeviceFingerprint.model_validate_json(each) for each in gather_bytes(here.model_dump_json().encode())]
+    rank, other = next(((rank, each) for rank, each in enumerate(found) if each != found[0]), (0, found[0]))
+    if other != found[0]:
+        first, second = found[0].model_dump(), other.model_dump()
+        unlike = "; ".join(f"{name} {first[name]} and {second[name]}" for name in first if first[name] != second[name])
+        raise ConfigError(
+            f"ranks 0 and {rank} compute with other bits ({unlike}), and which replica a rank has would show in the "
+            "weights.",
+            where="training.parallel.mode exact",
+            advice="Start ranks on machines of one kind, or say parallel: {mode: fast}.",
+        )
 
 
 def proof_loss(recipe: Recipe, model: nn.Module, batch: Mapping[str, Tensor]) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -110,3 +112,49 @@ def mesh_shape(spec: ParallelSpec, world_size: int) -> MeshShape:
 def mesh_that_decides_bits(spec: ParallelSpec, world_size: int) -> str:
     """The mesh in words; empty in exact mode, whose bits no number of ranks decides."""
     return "" if spec.mode == "exact" else str(mesh_shape(spec, world_size))
+
+
+def shares_of(num_units: int, num_ranks: int, speeds: Sequence[float] = ()) -> tuple[int, ...]:
+    """How many equal units of work each rank has, so that the one that takes longest is done as early as can be.
+
+    Args:
+        num_units: no fewer than ranks; each has one at least.
+        speeds: how many units a rank does in some time, above 0; empty: all as many.
+    """
+    speeds = speeds or (1.0,) * num_ranks
+    assert num_units >= num_ranks == len(speeds), "each rank has a unit"
+    shares = [1] * num_ranks
+    # Whoever would have done with one more the soonest has the next: no other way to deal them is done earlier.
+    done = [(2 / speed, rank) for rank, speed in enumerate(speeds)]
+    heapq.heapify(done)
+    for _ in range(num_units - num_ranks):
+        _, rank = done[0]
+        shares[rank] += 1
+        heapq.heapreplace(done, ((shares[rank] + 1) / speeds[rank], rank))
+    longest = max(share / speed for share, speed in zip(shares, speeds, strict=True))
+    return _aligned(num_units, [_most(longest, speed) for speed in speeds])
+
+
+def _most(longest: float, speed: float) -> int:
+    """How many units a rank does in that time."""
+    number = int(longest * speed) + 1
+    while number / speed > longest:
+        number -= 1
+    return number
+
+
+def _aligned(num_units: int, most: Sequence[int]) -> tuple[int, ...]:
+    """Shares of no more than that, which begin where large subtrees of the units do: so there are fewer of these.
+
+    What a rank hands in of its sums is a row for each subtree.
+    """
+    shares, first = list[int](), 0
+    for rank, own in enumerate(most):
+        num_after = len(most) - rank - 1
+        at_least = max(first + 1, num_units - sum(most[rank + 1 :]))
+        at_most = min(first + own, num_units - num_after)
+        # The number in between that the largest power of two divides.
+        end = max(range(at_least, at_most + 1), key=lambda place: (place & -place, place))
+        shares.append(end - first)
+        first = end
+    return tuple(shares)

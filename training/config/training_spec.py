@@ -18,7 +18,7 @@ from headway.training.config.compression_spec import IntegerCompressionSpec
 from headway.training.config.guards import GuardSpec
 from headway.training.config.optimizer import EmaSpec, OptimizerSpec, ScheduleSpec
 from headway.training.config.order_spec import OrderSpec
-from headway.training.config.parallel import ParallelSpec, is_power_of_two, mesh_shape
+from headway.training.config.parallel import MeshShape, ParallelSpec, is_power_of_two, mesh_shape, shares_of
 from headway.training.config.recipe_specs import GRADIENT_BOOSTING, GradientBoostingSpec
 from headway.training.config.start_spec import StartFrom
 from headway.training.config.validation import ValidationSpec
@@ -250,7 +250,8 @@ class TrainingSpec(Frozen):
         """With as many islands as each of so many ranks has, for one that is measured alone."""
         if self.integers is None:
             return self
-        islands = max(1, self.integers.islands // world_size)
+        # Of the rank that has most.
+        islands = max(shares_of(self.integers.islands, min(world_size, self.integers.islands)))
         return self.model_copy(update={"gradient_compression": self.integers.model_copy(update={"islands": islands})})
 
     @property
@@ -282,10 +283,10 @@ class TrainingSpec(Frozen):
 
 
 def replicas_per_rank(spec: TrainingSpec, world_size: int) -> int:
-    """How many micro-batches a rank runs in turn, of the largest batch; in exact mode each is a logical replica.
+    """How many micro-batches a rank runs in turn at most, of the largest batch; in exact mode, logical replicas.
 
     Raises:
-        ConfigError: this world cannot share each global batch evenly, or its ranks do not make up the mesh.
+        ConfigError: this world cannot share each global batch, or its ranks do not make up the mesh.
     """
     if spec.grows_trees:
         if world_size > 1:
@@ -296,18 +297,13 @@ def replicas_per_rank(spec: TrainingSpec, world_size: int) -> int:
             )
         return 1
     shape = mesh_shape(spec.parallel, world_size)
-    ranks_per_share = world_size // shape.num_shares
-    # What shares the smallest batch shares each larger one: they are multiples of it.
     fewest = spec.first_batch_sequences // spec.micro_batch_sequences
-    most = fewest if spec.integers is None else spec.integers.islands
-    possible = [n * ranks_per_share for n in range(1, most + 1) if fewest % n == 0]
-    _refuse_uneven(spec, world_size, shape.num_shares, possible)
-    if spec.integers is not None and world_size > spec.integers.islands:
-        raise ConfigError(
-            f"{world_size} ranks cannot share {spec.integers.islands} islands: each rank has one at least.",
-            where="training.gradient_compression.islands",
-            advice=f"Start {spec.integers.islands} ranks or fewer, or raise islands, which rounds int8 more coarsely.",
-        )
+    if splits_no_model(shape, world_size):
+        num_units = fewest if spec.integers is None else spec.integers.islands
+        _refuse_more_than(num_units, spec, world_size)
+        num_units = spec.num_replicas if spec.integers is None else num_units
+        return spec.num_replicas // num_units * max(shares_of(num_units, world_size))
+    _refuse_uneven(spec, world_size, shape.num_shares)
     accumulation = fewest // shape.num_shares
     if accumulation < shape.pipeline:
         name = "global_batch_sequences" if spec.batch_ramp is None else "batch_ramp.from_sequences"
@@ -322,7 +318,7 @@ def replicas_per_rank(spec: TrainingSpec, world_size: int) -> int:
 
 
 def can_share(spec: TrainingSpec, world_size: int) -> bool:
-    """Whether so many ranks can share a global batch evenly."""
+    """Whether so many ranks can share a global batch."""
     try:
         replicas_per_rank(spec, world_size)
     except ConfigError:
@@ -330,13 +326,39 @@ def can_share(spec: TrainingSpec, world_size: int) -> bool:
     return True
 
 
-def _refuse_uneven(spec: TrainingSpec, world_size: int, num_shares: int, possible: list[int]) -> None:
+def splits_no_model(shape: MeshShape, world_size: int) -> bool:
+    """Whether each rank has the whole model, and so may have any part of a batch."""
+    return shape.num_shares == world_size and shape.shard == 1
+
+
+def _refuse_more_than(num_units: int, spec: TrainingSpec, world_size: int) -> None:
+    if world_size <= num_units:
+        return
+    if spec.integers is not None:
+        raise ConfigError(
+            f"{world_size} ranks cannot share {num_units} islands: each rank has one at least.",
+            where="training.gradient_compression.islands",
+            advice=f"Start {num_units} ranks or fewer, or raise islands, which rounds int8 more coarsely.",
+        )
+    larger = "" if spec.batch_ramp is None else ", or batch_ramp.from_sequences"
+    raise ConfigError(
+        f"{world_size} ranks cannot share {num_units} replicas ({_smallest(spec)} / micro batch "
+        f"{spec.micro_batch_sequences}): each rank has one at least.",
+        where="world size",
+        advice=f"Start {num_units} ranks or fewer, or change micro_batch_sequences{larger}.",
+    )
+
+
+def _refuse_uneven(spec: TrainingSpec, world_size: int, num_shares: int) -> None:
+    # What shares the smallest batch shares each larger one: they are multiples of it.
     fewest = spec.first_batch_sequences // spec.micro_batch_sequences
     if fewest % num_shares:
+        ranks_per_share = world_size // num_shares
+        possible = [n * ranks_per_share for n in range(1, fewest + 1) if fewest % n == 0]
         larger = "" if spec.batch_ramp is None else ", or batch_ramp.from_sequences"
         raise ConfigError(
             f"{world_size} ranks cannot share {fewest} replicas ({_smallest(spec)} / micro batch "
-            f"{spec.micro_batch_sequences}) evenly.",
+            f"{spec.micro_batch_sequences}) evenly, as ranks that split a model have to.",
             where="world size",
             advice=f"Start {' or '.join(map(str, possible))} ranks, or change micro_batch_sequences{larger}.",
         )
@@ -362,18 +384,32 @@ def batch_line(spec: TrainingSpec, *, world_size: int, context_tokens: int | Non
     """
     if spec.grows_trees:
         return "rows/step  all training rows: each tree is grown on the whole split"
-    accumulation = replicas_per_rank(spec, world_size)
+    replicas_per_rank(spec, world_size)  # refuses an impossible world
     what = targets_of(context_tokens)
     row = f" x {context_tokens} seq" if what == "tokens" else ""
     shape = mesh_shape(spec.parallel, world_size)
     is_replicated = spec.parallel.mode == "exact" and shape.shard == 1
     together = "" if shape.num_shares == world_size else f" of {world_size // shape.num_shares}"
+    ranks = f"{shape.num_shares} {'groups' if together else 'ranks'}{together}"
+    accumulation = _accumulation(spec, spec.global_batch_sequences, shape.num_shares)
+    shared = (
+        f"{ranks} x {accumulation} accumulation"
+        if spec.num_replicas % shape.num_shares == 0
+        else f"{spec.num_replicas} on {ranks} ({accumulation} each)"
+    )
     return (
-        f"{what}/step  {spec.micro_batch_sequences} micro{row} x {shape.num_shares} "
-        f"{'groups' if together else 'ranks'}{together} x {accumulation} accumulation = "
+        f"{what}/step  {spec.micro_batch_sequences} micro{row} x {shared} = "
         f"{spec.global_batch_sequences * (context_tokens or 1):,}{'' if is_replicated else f'   ({shape})'}"
         f"{_ramp_of(spec, shape.num_shares)}"
     )
+
+
+def _accumulation(spec: TrainingSpec, rows: int, num_shares: int) -> str:
+    """How many micro-batches of so many rows each share has."""
+    replicas = rows // spec.micro_batch_sequences
+    num_units = replicas if spec.integers is None else spec.integers.islands
+    shares = [replicas // num_units * share for share in shares_of(num_units, num_shares)]
+    return f"{min(shares)}" if min(shares) == max(shares) else f"{min(shares)} to {max(shares)}"
 
 
 def _ramp_of(spec: TrainingSpec, num_shares: int) -> str:
@@ -382,7 +418,7 @@ def _ramp_of(spec: TrainingSpec, num_shares: int) -> str:
         return ""
 
     def size(rows: int) -> str:
-        return f"{rows} rows (accumulation {rows // spec.micro_batch_sequences // num_shares})"
+        return f"{rows} rows (accumulation {_accumulation(spec, rows, num_shares)})"
 
     first = f"; batch ramp from {size(ramp.from_sequences)}"
     if ramp.by == "noise_scale":

@@ -135,12 +135,14 @@ def prefetched_by_phase(
     phases: Callable[[], BatchPhases],
     batches_of: Callable[[BatchPhase], RankBatches],
     loader: LoaderSpec,
+    share: Callable[[], BatchShare],
     on_growth: Callable[[int, BatchPhase, BatchPhase], None],
 ) -> Iterator[Iterator[StepBatches]]:
     """The batches of some windows, made ahead phase by phase, each in its own size.
 
     Args:
         phases: as they are known; asked at each window, since a batch may grow by what the one before came to.
+        share: asked likewise, since ranks may have other parts of it from then on.
         on_growth: told of the first window of each phase but the first, and of both phases.
     """
 
@@ -153,13 +155,14 @@ def prefetched_by_phase(
             phase = known.at(window)
             if phase != before:
                 on_growth(window, before, phase)
+            of_rank = share()
             stop = windows.stop if (end := known.end_of(phase)) is None else min(end, windows.stop)
             with prefetched(batches_of(phase), loader, start=window, stop=stop) as batches:
                 for each in batches:
                     yield each
                     window += 1
-                    # Grown by the step that this was: what is on its way is of the wrong size.
-                    if phases().at(window) != phase:
+                    # Changed by the step that this was: what is on its way is of the wrong size.
+                    if phases().at(window) != phase or share() != of_rank:
                         break
             before = phase
 

@@ -91,7 +91,7 @@ class BoostedLearner:
     noise_scale = None
     """Every iteration looks at all rows: there is no smaller batch."""
 
-    def backward(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
+    def backward(self, step: int, micro_batches: Sequence[Batch], num_replicas: int | None = None) -> Tensor:
         """The gradient of the training rows' loss by what is predicted. Returns nats and rows, float64 (1, 2)."""
         self._gradients, self._hessians = self._losses.gradients(self._raw, self._label)
         nats = self._losses.nats(self._raw, self._label).sum()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -38,6 +39,8 @@ class Sums(NamedTuple):
     save: bool = False
     replica_square: float | None = None
     """The squared norm of the gradient of one replica, of its summed and scaled loss; None: not measured."""
+    replica_s: tuple[float, ...] | None = None
+    """What one replica took each rank, without its waits for others; None: not measured."""
 
     @property
     def loss(self) -> float:
@@ -63,6 +66,8 @@ class Learner:
         self._scaler = LossScaler(spec)
         self._average = None if spec.ema is None else WeightAverage(self._strategy.parameters, spec.ema)
         self._noise = GradientNoise(spec.micro_batch_sequences)
+        self.times_replicas = False
+        """Whether `exchange` says what one replica took each rank, of ranks that each have the whole model."""
 
     has_converged = False
     """A network is trained for as many steps as it was given."""
@@ -72,23 +77,41 @@ class Learner:
         """Which part of every global batch this rank is to be given."""
         return self._strategy.share
 
-    def backward(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
-        """Gradients of this rank's share. Returns nats and tokens of each, float64 (micro-batches, 2)."""
-        num_replicas = self.share.num_replicas(len(micro_batches))
+    def backward(self, step: int, micro_batches: Sequence[Batch], num_replicas: int | None = None) -> Tensor:
+        """Gradients of this rank's share. Returns nats and tokens of each, float64 (micro-batches, 2).
+
+        Args:
+            num_replicas: of the global batch; None: each rank has as many.
+        """
+        num_replicas = num_replicas or self.share.num_replicas(len(micro_batches))
         self._batch_rows = num_replicas * self._spec.micro_batch_sequences
         self._strategy.clock.take_s()  # evaluations since the last step are none of its own
         self._buffers_before = [(buffer, buffer.clone()) for buffer in self._buffers]
-        return self._strategy.backward(step, micro_batches, loss_scale=self._scaler.scale)
+        self._num_replicas = num_replicas
+        started_s, stood_still_s = time.perf_counter(), self.traffic.stood_still_s
+        rows = self._strategy.backward(step, micro_batches, num_replicas=num_replicas, loss_scale=self._scaler.scale)
+        waited_s = self.traffic.stood_still_s - stood_still_s
+        self._replica_s = (time.perf_counter() - started_s - waited_s) / len(micro_batches)
+        return rows
+
+    def share_by(self, speeds: Sequence[float]) -> None:
+        """Let faster ranks have more replicas of the next batches; all ranks call it, between two steps."""
+        self._strategy.share_by(tuple(speeds))
 
     def exchange(self, own: Tensor, *, stop: bool, save: bool = False) -> Sums:
         """Sum gradients and losses over all ranks, in the same tree. What any rank wishes is everybody's wish."""
         # As columns beside the losses: wishes need no collective of their own.
-        wishes = torch.tensor([[stop, save]], dtype=torch.float64).expand(own.shape[0], 2)
+        beside = [stop, save, *([self._replica_s] if self.times_replicas else ())]
+        wishes = torch.tensor([beside], dtype=torch.float64).expand(own.shape[0], len(beside))
         squares = self._strategy.replica_squares()
         rows = self._strategy.exchange(torch.cat((own, wishes, *(() if squares is None else (squares,))), dim=1))
+        replica_s = None
+        if self.times_replicas:
+            firsts = self.share.bounds(self._num_replicas)[:-1]
+            replica_s, rows = tuple(rows[list(firsts), 4].tolist()), torch.cat((rows[:, :4], rows[:, 5:]), dim=1)
         # In tree order like gradients, so the loss that is shown has the same bits on any number of ranks.
         nats, num_tokens, num_stops, num_saves, *square = tree_sum(rows).tolist()
-        return Sums(nats, int(num_tokens), num_stops > 0, num_saves > 0, square[0] if square else None)
+        return Sums(nats, int(num_tokens), num_stops > 0, num_saves > 0, square[0] if square else None, replica_s)
 
     def gradient_norm(self, sums: Sums) -> float:
         """Norm of the gradient of the mean loss a token, before clipping."""

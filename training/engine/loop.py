@@ -25,6 +25,8 @@ class Step(NamedTuple):
     sums: Sums
     grad_norm: float
     lr: float
+    num_replicas: int
+    """Micro-batches of the global batch."""
 
 
 class Validator(Protocol):
@@ -44,7 +46,7 @@ class Validator(Protocol):
 
 def train(
     learner: Learner | BoostedLearner,
-    batches: Iterator[tuple[int, Sequence[Batch]]],
+    batches: Iterator[tuple[int, int, Sequence[Batch]]],
     guard: StepGuard,
     validation: Validator,
     *,
@@ -60,7 +62,8 @@ def train(
     """Train until `max_steps` steps are done, `first_step` of which are done already, or no further one helps.
 
     Args:
-        batches: windows of the sample order with the micro-batches of this rank, as the guard's plan has them.
+        batches: windows of the sample order, as the guard's plan has them, with the number of micro-batches of each and
+            those of this rank.
         stop_is_due, save_is_due: whether this rank wants to end, or a checkpoint, after this step; what one wants all
             do.
         ends_with: whether all are to end once so many steps are made.
@@ -86,9 +89,9 @@ def train(
         raise RunStopped(f"stopped at step {first_step} of {max_steps}; its checkpoint was kept before.")
     watch, done = Stopwatch(learner.traffic), first_step
     while done < max_steps and not has_converged():
-        window, micro_batches = next(batches)
+        window, num_replicas, micro_batches = next(batches)
         watch.lap("data")
-        own_sums = learner.backward(done, micro_batches)
+        own_sums = learner.backward(done, micro_batches, num_replicas)
         watch.lap("compute")
         sums = learner.exchange(own_sums, stop=stop_is_due(), save=save_is_due(done + 1))
         watch.lap("sync")
@@ -107,7 +110,7 @@ def train(
         else:
             learner.discard()
         watch.lap("optimizer")
-        on_step(Step(done + 1, window, outcome, sums, grad_norm, lr), watch)
+        on_step(Step(done + 1, window, outcome, sums, grad_norm, lr, num_replicas), watch)
         watch.restart()
         # An excluded step is tried again on the next window; one that overflowed is lost and counts.
         moved = outcome != "excluded"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from headway.training.config.training_spec import TrainingSpec
+from headway.training.config.parallel import mesh_shape
+from headway.training.config.training_spec import TrainingSpec, splits_no_model
 from headway.training.engine.batch_growth import BatchGrowth
 from headway.training.engine.learner import Learner
 from headway.training.engine.loop import Step
@@ -44,6 +45,9 @@ class StepRecorder:
         self._tokens_per_s_at_peak = None if peak is None else process_group.world_size * peak / flops
         facts = {"num_parameters": learner.num_parameters, "flops_per_token": flops, "peak_flops_per_s": peak}
         gang = {"world_size": process_group.world_size, "device": kind_of_device(process_group.device)}
+        gang["has_whole_model"] = splits_no_model(
+            mesh_shape(spec.parallel, process_group.world_size), process_group.world_size
+        )
         rank.ledger.event("model", **gang, num_stages=spec.parallel.pipeline, **facts)
 
     def __call__(self, step: Step, watch: Stopwatch) -> None:
@@ -56,6 +60,11 @@ class StepRecorder:
         if time.monotonic() - self._marked_s > MARK_EVERY_S:
             self._rank.mark("running", step=record.step)
             self._marked_s = time.monotonic()
+
+    def _relative_share(self, num_replicas: int) -> float | None:
+        share = self._learner.share
+        ratio = len(share.replicas(num_replicas)) * share.count / num_replicas
+        return None if ratio == 1 else ratio
 
     def _record(self, step: Step, watch: Stopwatch) -> StepRecord:
         laps, within_s = watch.laps_s, self._learner.parts_s()
@@ -72,6 +81,7 @@ class StepRecorder:
             lr=step.lr,
             grad_norm=step.grad_norm,
             gradient_noise_scale=self._learner.noise_scale,
+            relative_share=self._relative_share(step.num_replicas),
             batch_rows=None if self._growth is None else self._growth.phases.at(step.window).rows,
             tokens=step.sums.num_tokens,
             unix_s=watch.started_unix_s,

@@ -39,7 +39,7 @@ def _span(what: str, fields: str = "") -> Declared:
 _TRAFFIC = "communication_s sent_bytes traffic"
 _STEP = (
     "step window outcome loss lr grad_norm tokens duration_s data_s forward_s backward_s sync_s staging_s optimizer_s "
-    f"memory_bytes mfu gradient_noise_scale batch_rows {_TRAFFIC}"
+    f"memory_bytes mfu gradient_noise_scale batch_rows relative_share {_TRAFFIC}"
 )
 _STAGES = (
     *("snapshot", "validate", "fit", "shard", "launch", "rung", "verify", "score", "finalists", "evaluate"),
@@ -166,7 +166,7 @@ EVENTS: Mapping[str, Declared] = {
     "host.excluded": _at("The run continues without a machine.", "attempt host what"),
     "rank.slow": _at(
         "A rank keeps the others waiting; fields of `Straggler`. `one_host`: all ranks share one machine.",
-        "attempt host what one_host rank part excess_s step_s own_s others_s score",
+        "attempt host what one_host rank part excess_s step_s own_s others_s score balanced_s",
     ),
     "rank.lost": _at("Ranks or nodes are gone.", "attempt what command ranks"),
     "ranks.stopped": _at("Ranks of a node ended in order.", "attempt what command"),
@@ -204,12 +204,16 @@ EVENTS: Mapping[str, Declared] = {
     "restore.inexact": _at("On another kind of device than it was saved on.", "changed what"),
     "model": _at(
         "What a step's figures stand on.",
-        "world_size num_stages num_parameters flops_per_token peak_flops_per_s device",
+        "world_size num_stages has_whole_model num_parameters flops_per_token peak_flops_per_s device",
     ),
     "step": _at("A step, whose parts make up its duration; fields of `StepRecord`.", _STEP),
     "step.excluded": _at("A batch that a guard left out.", _STEP),
     "steps": _at("The steps of a flow run; fields of `StepSummary`.", has_more=True),
     "batch.grown": _at("From this step on the batch has more rows.", "step window rows num_micro_batches what"),
+    "shares.moved": _at(
+        "From this step on ranks have other shares of a batch, as their micro-batches take them.",
+        "step shares before_s after_s what",
+    ),
     "guard": _at(
         "Loss or gradients are out of line, and what follows.",
         "step window alarm action loss grad_norm what count first_step",

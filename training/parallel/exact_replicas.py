@@ -1,4 +1,4 @@
-"""Replicated training that gives the same bits for 1, 2, 4, ... ranks: exact elasticity.
+"""Replicated training that gives the same bits for any number of ranks, whatever part each has: exact elasticity.
 
 A global batch is V logical replicas, each one micro-batch with random streams and a backward pass of its own; what
 they make is summed in one fixed tree (after EasyScale, Li et al., SC '23).
@@ -9,6 +9,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, cast
 
@@ -19,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.checkpoint.pieces import Piece, State, pieces_of
 from headway.training.config.compression_spec import IntegerCompressionSpec
+from headway.training.config.parallel import shares_of
 from headway.training.config.seeds import derive, seed_everything
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.observe.telemetry import PartClock
@@ -38,6 +41,7 @@ from headway.training.parallel.strategy import Batch, BatchShare, UnshardedModel
 from headway.training.ranks.communication import Collectives, TreeExchange, gang_levels
 from headway.training.ranks.distributed import ProcessGroup
 from headway.training.ranks.integer_exchange import IntegerExchange
+from headway.training.ranks.tree_plan import LevelPlan, level_plans
 from headway.training.recipes.protocol import Recipe, named_blocks
 
 
@@ -48,10 +52,9 @@ class ExactReplicas(UnshardedModel):
 
     def __init__(self, recipe: Recipe, spec: TrainingSpec, process_group: ProcessGroup) -> None:
         self._recipe, self._spec, self._process_group = recipe, spec, process_group
-        self.share, self.clock = (
-            BatchShare(process_group.rank, process_group.world_size),
-            PartClock(process_group.device, process_group.traffic),
-        )
+        islands = None if spec.integers is None else spec.integers.islands
+        self.share = BatchShare(process_group.rank, process_group.world_size, islands=islands)
+        self.clock = PartClock(process_group.device, process_group.traffic)
         # Weights have a seed of their own, so that no other draw can move them.
         seed_everything(derive(spec.seed, "weights"))
         self.model = recipe.build().to(process_group.device)
@@ -64,16 +67,19 @@ class ExactReplicas(UnshardedModel):
         # Not `self.model.compile()`: evaluation and the proof batch would go through it too, and get other bits.
         self._callable = cast(nn.Module, torch.compile(self.model)) if spec.compile else self.model
         self._collectives = Collectives(process_group)
-        self._statistics = BatchStatistics(self.model, self._collectives.gather)
+        self._statistics = BatchStatistics(self.model, self._gather_replicas)
         self._trained = trained_parameters(self.model)
-        sums = TreeExchange(gang_levels(process_group))
-        self._integers = None if spec.integers is None else self._integer_exchange(spec.integers, sums)
+        levels = gang_levels(process_group)
+        self._level_sizes = [level.num_ranks for level in levels]
+        # Of whole numbers any order is the tree's.
+        self._sums = TreeExchange(levels, [LevelPlan.in_any_order(size) for size in self._level_sizes])
+        self._bounds: tuple[int, ...] = ()
+        self._integers = None if spec.integers is None else self._integer_exchange(spec.integers)
         self._gradients = GradientTree(
             self._trained,
             collectives=self._collectives,
             num_replicas=spec.num_replicas,
-            exchange=self._integers or sums,
-            islands_of_rank=1 if spec.integers is None else spec.integers.islands // process_group.world_size,
+            exchange=self._integers or self._sums,
             bucket_elements=spec.bucket_bytes // 4,
             block_elements=1 if spec.integers is None else spec.integers.block,
             node_dtype=DTYPES[spec.rounding],
@@ -84,23 +90,41 @@ class ExactReplicas(UnshardedModel):
     def parameters(self) -> Mapping[str, nn.Parameter]:
         return self._trained
 
-    def _integer_exchange(self, integers: IntegerCompressionSpec, sums: TreeExchange) -> IntegerExchange:
+    def _integer_exchange(self, integers: IntegerCompressionSpec) -> IntegerExchange:
         return IntegerExchange(
             integers,
             self._collectives,
-            sums,
-            islands_of_rank=integers.islands // self._process_group.world_size,
-            length=buffer_length(self._trained.values(), self._spec.num_replicas, integers.block),
+            self._sums,
+            islands=self._islands(integers),
+            length=buffer_length(self._trained.values(), self._process_group.world_size, integers.block),
             device=self._process_group.device,
         )
 
-    def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
+    def _islands(self, integers: IntegerCompressionSpec) -> range:
+        """Which ones are this rank's."""
+        return self.share.replicas(integers.islands)
+
+    def _share_out(self, num_replicas: int) -> None:
+        """Sum over the stretches that ranks have of a global batch of so many replicas."""
+        bounds = self.share.bounds(num_replicas)
+        if bounds == self._bounds:
+            return
+        self._bounds = bounds
+        if (integers := self._spec.integers) is not None:
+            self._gradients.expect(self.share.replicas(num_replicas), island=num_replicas // integers.islands)
+            return
+        self._gradients.expect(self.share.replicas(num_replicas))
+        height = num_replicas.bit_length() - 1
+        self._sums.follow(level_plans(self._level_sizes, self._process_group.rank, bounds, height=height))
+
+    def backward(
+        self, step: int, micro_batches: Sequence[Batch], *, num_replicas: int, loss_scale: float = 1.0
+    ) -> Tensor:
         self.model.train()
         self._statistics.begin_step()
         rows = []
-        num_replicas = self.share.num_replicas(len(micro_batches))
         measured = is_measured(step, self._spec, num_replicas)
-        self._gradients.expect(len(micro_batches))
+        self._share_out(num_replicas)
         if self._integers is not None:
             self._integers.loss_scale = loss_scale
         for replica, batch in zip(self.share.replicas(num_replicas), micro_batches, strict=True):
@@ -117,6 +141,20 @@ class ExactReplicas(UnshardedModel):
         self._replica_squares = self._squares.take(len(rows)) if measured else None
         return torch.stack(rows).cpu()
 
+    def share_by(self, speeds: tuple[float, ...]) -> None:
+        before = self.share
+        self.share = replace(before, speeds=speeds)
+        if self._integers is None or (integers := self._spec.integers) is None:
+            return
+        counts = (shares_of(integers.islands, share.count, share.speeds) for share in (before, self.share))
+        owners = ([rank for rank, num in enumerate(of_ranks) for _ in range(num)] for of_ranks in counts)
+        # What an island keeps for its next gradient goes with it.
+        self._integers.move(self._islands(integers), *owners)
+
+    def _gather_replicas(self, rows: Tensor) -> Tensor:
+        """Rows (own replicas, ...) of all ranks, in the order of the global batch."""
+        return self._collectives.gather(rows, [end - first for first, end in pairwise(self._bounds)])
+
     def replica_squares(self) -> Tensor | None:
         return self._replica_squares
 
@@ -124,7 +162,7 @@ class ExactReplicas(UnshardedModel):
         # Backward has issued every bucket by now, so this only waits.
         self._total = self._gradients.total()
         self._statistics.end_step()
-        return self._collectives.gather(own.to(self._process_group.device)).cpu()
+        return self._gather_replicas(own.to(self._process_group.device)).cpu()
 
     def discard(self) -> None:
         if self._integers is not None:
@@ -134,12 +172,11 @@ class ExactReplicas(UnshardedModel):
         if self._integers is None or self._spec.integers is None or not self._spec.integers.feedback:
             return {}
         own = self._gradients.by_name(self._integers.residuals)
-        num_own, first = self._integers.residuals.shape[0], self._process_group.rank
         return {
             f"residual.{name}": Piece(
                 local=rows,
                 global_shape=(self._spec.integers.islands, *rows.shape[1:]),
-                offsets=(first * num_own, *(0 for _ in rows.shape[1:])),
+                offsets=(self._integers.islands.start, *(0 for _ in rows.shape[1:])),
             )
             for name, rows in own.items()
         }

@@ -72,12 +72,15 @@ class ExactShards(MeshStrategy):
             scatter = TreeReduceScatter(self._among_shards, partial(self._leaf_arrived, managed))
             module.set_custom_reduce_scatter(scatter)  # type: ignore[arg-type]
 
-    def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
+    def backward(
+        self, step: int, micro_batches: Sequence[Batch], *, num_replicas: int, loss_scale: float = 1.0
+    ) -> Tensor:
         # The first of the first share is the first of the global batch, on any number of ranks.
-        measured = is_measured(step, self._spec, self.share.num_replicas(len(micro_batches)))
-        self._gradients.expect(len(micro_batches))
+        measured = is_measured(step, self._spec, num_replicas)
+        first = self._mesh.place.replicate * len(micro_batches)
+        self._gradients.expect(range(first, first + len(micro_batches)))
         self._is_measured = measured and self.share.index == 0
-        own = super().backward(step, micro_batches, loss_scale=loss_scale)
+        own = super().backward(step, micro_batches, num_replicas=num_replicas, loss_scale=loss_scale)
         self._replica_squares = self._squares.take(len(micro_batches)) if measured else None
         return own
 

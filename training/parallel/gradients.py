@@ -1,13 +1,14 @@
 """Gradients summed in one fixed binary tree over logical replicas, whatever the number of ranks.
 
-Replica r * k + j is the j-th of the k that rank r runs. Inside a rank a binary counter of flat buffers adds replicas up
-as a tree: partial sums of equal height meet. Between ranks the tree goes on, bucket by bucket, while the last replica's
-backward still runs. Floating-point addition is not associative, so it is the fixed shape of the tree that makes 1, 2
-or 4 ranks give the same bits (after EasyScale, Li et al., SC '23).
+Each rank runs a stretch of the replicas, of any length. Inside a rank a binary counter of flat buffers adds them up as
+a tree: partial sums that are halves of one subtree meet. Between ranks the tree goes on, bucket by bucket, while the
+last replica's backward still runs. Floating-point addition is not associative, so it is the fixed shape of the tree
+that makes 1, 2, 3 or 4 ranks give the same bits (after EasyScale, Li et al., SC '23).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.config.training_spec import DEFAULT_BUCKET_BYTES, TrainingSpec
 from headway.training.ranks.communication import Collectives, Exchange, TreeExchange
+from headway.training.ranks.tree_plan import Subtree
 
 NORM_ELEMENTS = 1 << 12
 
@@ -29,10 +31,8 @@ class GradientTree:
 
     Args:
         parameters: all trained parameters by name, fp32, in an order that every rank shares.
-        num_replicas: V, a power of two. Buffers are padded to a multiple of it, so that ranks can share them evenly.
-            A step may have fewer, by a power of two (`expect`).
+        num_replicas: V, a power of two, which ranks share evenly until `expect` says otherwise.
         exchange: how subtrees go on between ranks; None: in the tree.
-        islands_of_rank: how many subtrees of equal size this rank hands to the exchange, a power of two.
         bucket_elements: how many travel at a time; it decides no bit.
         block_elements: what buckets, and buffers, hold a whole number of; a power of two.
         node_dtype: what every node of the tree is rounded to, each replica's own gradient included, and travels in.
@@ -46,7 +46,6 @@ class GradientTree:
         collectives: Collectives,
         num_replicas: int,
         exchange: Exchange | None = None,
-        islands_of_rank: int = 1,
         bucket_elements: int = DEFAULT_BUCKET_BYTES // 4,
         block_elements: int = 1,
         node_dtype: torch.dtype = torch.float32,
@@ -55,15 +54,15 @@ class GradientTree:
         self._names = list(reversed(list(parameters)))
         self._parameters = [parameters[name] for name in self._names]
         self._index = {name: index for index, name in enumerate(self._names)}
-        self._islands_of_rank = islands_of_rank
-        self.expect(num_replicas // collectives.num_ranks)
+        self.expect(range(num_replicas // collectives.num_ranks))
         self._exchange = exchange or TreeExchange([collectives])
         self._node_dtype = node_dtype
-        self._assign_buckets(_multiple(num_replicas, block_elements), bucket_elements)
+        self._assign_buckets(math.lcm(collectives.num_ranks, block_elements), bucket_elements)
         # Cached by address: buffers are reused every step, and thousands of views take milliseconds to make.
         self._views: dict[int, list[Tensor]] = {}
         self._free: list[Tensor] = []
-        self._partial_sums: list[Tensor] = []
+        self._partial_sums: list[tuple[Subtree, Tensor]] = []
+        """Subtrees that are added up, and wait for what follows them."""
         self._num_added = 0
         self._is_running = False
         is_fp32 = node_dtype == torch.float32
@@ -74,11 +73,14 @@ class GradientTree:
                 partial(self._gradient_arrived, index)
             )
 
-    def expect(self, replicas_of_rank: int) -> None:
-        """Of so many leaves on each rank the next trees are made, the same number everywhere."""
-        assert replicas_of_rank % self._islands_of_rank == 0, "an island is whole replicas"
-        self._replicas_per_rank = replicas_of_rank
-        self._replicas_per_island = replicas_of_rank // self._islands_of_rank
+    def expect(self, leaves: range, *, island: int | None = None) -> None:
+        """Of these replicas of a global batch this rank makes its subtrees, from the next step on.
+
+        Args:
+            island: how many replicas the largest subtrees have, which are handed to the exchange; None: all.
+        """
+        self._leaves = leaves
+        self._height = None if island is None else island.bit_length() - 1
 
     def begin_replica(self, squares: RowSquares | None = None) -> None:
         """Let the next backward pass be one leaf of the tree.
@@ -86,18 +88,24 @@ class GradientTree:
         Args:
             squares: is given the leaf's own gradient; of every second leaf alone.
         """
+        self._subtree = Subtree(self._leaves[self._num_added], 0)
         # Every second leaf is added to its neighbour as it arrives, while it is still in the processor's cache.
-        self._has_neighbour = self._num_added % 2 == 1 and self._replicas_per_island > 1
+        self._has_neighbour = self._is_joined_by(self._subtree)
         # A neighbour's gradient is nowhere by itself.
         assert squares is None or not self._has_neighbour
         self._squares = squares
-        self._nodes = self._partial_sums.pop() if self._has_neighbour else self._take_buffer()
+        if self._has_neighbour:
+            neighbour, self._nodes = self._partial_sums.pop()
+            self._subtree = neighbour.joined()
+        else:
+            self._nodes = self._take_buffer()
         self._places = self._views_of(self._nodes)
         self._arrived = [False] * len(self._parameters)
-        self._is_running, self._is_last = True, self._num_added == self._replicas_per_rank - 1
+        self._is_running, self._is_last = True, self._num_added == len(self._leaves) - 1
         # Only the last replica's gradients may leave: until then the tree of this rank is not complete.
         if self._is_last:
             self._num_missing, self._next_bucket = list(self._num_overlapping), 0
+            self._joined, self._handed_in = self._ends_with(self._subtree)
         for parameter in self._parameters:
             # Otherwise autograd would add to the last replica's gradient, in sequence instead of in the tree.
             parameter.grad = None
@@ -114,13 +122,12 @@ class GradientTree:
             while self._next_bucket < len(self._buckets):  # no gradient came for some parameters
                 self._send_next_bucket()
             return
-        node, height = self._nodes, int(self._has_neighbour)
-        # The binary counter: as many trailing ones, so many subtrees of equal height that meet now. Islands do not.
-        while height and self._num_added >> height & 1 and 1 << height < self._replicas_per_island:
+        subtree, node = self._subtree, self._nodes
+        while self._is_joined_by(subtree):
             self._free.append(node)
-            node = self._partial_sums.pop().add_(node)
-            height += 1
-        self._partial_sums.append(node)
+            half, left = self._partial_sums.pop()
+            subtree, node = half.joined(), left.add_(node)
+        self._partial_sums.append((subtree, node))
         self._num_added += 1
 
     def add(self, name: str, gradient: Tensor) -> None:
@@ -133,7 +140,7 @@ class GradientTree:
         """The sum over all replicas of all ranks, flat; `parameter.grad` are views into it until the next replica."""
         self._exchange.finish()
         # Returned for the next step: fresh buffers would cost page faults as large as the model.
-        self._free += (*self._partial_sums, self._nodes)
+        self._free += (*(each for _, each in self._partial_sums), self._nodes)
         self._partial_sums, self._num_added = [], 0
         total = self._nodes if self._total is None else self._total.copy_(self._nodes)
         for parameter, gradient in zip(self._parameters, self._views_of(total), strict=True):
@@ -185,19 +192,37 @@ class GradientTree:
     def _send_next_bucket(self) -> None:
         place = self._buckets[self._next_bucket]
         bucket = self._nodes[place]
-        others, own = self._partial_sums[: self._islands_of_rank - 1], self._partial_sums[self._islands_of_rank - 1 :]
-        # Newest first: partial sums of falling height, which is the order of the tree's remaining levels.
-        for partial_sum in reversed(own):
-            bucket.add_(partial_sum[place])
-        self._exchange.start([*(island[place] for island in others), bucket])
+        for half in self._joined:
+            bucket.add_(half[place])
+        self._exchange.start([*(subtree[place] for subtree in self._handed_in), bucket])
         self._next_bucket += 1
+
+    def _is_joined_by(self, subtree: Subtree) -> bool:
+        """Whether the last partial sum is the left half of a subtree of which this is the right one."""
+        if not self._partial_sums or subtree.height == self._height:
+            return False
+        left, _ = self._partial_sums[-1]
+        return left.joins(subtree)
+
+    def _ends_with(self, subtree: Subtree) -> tuple[list[Tensor], list[Tensor]]:
+        """Partial sums that this rank's last subtree meets one after another, and those that are handed in beside it.
+
+        The first are of falling height: the order of the tree's remaining levels.
+        """
+        joined: list[Tensor] = []
+        waiting = list(self._partial_sums)
+        while waiting and subtree.height != self._height and waiting[-1][0].joins(subtree):
+            half, left = waiting.pop()
+            joined.append(left)
+            subtree = half.joined()
+        return joined, [each for _, each in waiting]
 
     def _assign_buckets(self, multiple: int, bucket_elements: int) -> None:
         """Where each parameter begins, and which buckets it overlaps."""
         self._offsets = [0]
         for parameter in self._parameters:
             self._offsets.append(self._offsets[-1] + parameter.numel())
-        # Padded, so that every number of ranks up to V cuts each bucket evenly.
+        # Padded, so that ranks can each add up an equal part of every bucket.
         self._length = _padded(self._offsets[-1], multiple)
         size = max(bucket_elements // multiple, 1) * multiple
         self._buckets = [slice(start, min(start + size, self._length)) for start in range(0, self._length, size)]
@@ -226,13 +251,9 @@ class GradientTree:
         return views
 
 
-def buffer_length(parameters: Iterable[Tensor], num_replicas: int, block_elements: int) -> int:
+def buffer_length(parameters: Iterable[Tensor], num_ranks: int, block_elements: int) -> int:
     """Elements of a flat buffer of a `GradientTree`, which all buckets of a step make up."""
-    return _padded(sum(parameter.numel() for parameter in parameters), _multiple(num_replicas, block_elements))
-
-
-def _multiple(num_replicas: int, block_elements: int) -> int:
-    return max(num_replicas, block_elements)  # of two powers of two
+    return _padded(sum(parameter.numel() for parameter in parameters), math.lcm(num_ranks, block_elements))
 
 
 def _padded(length: int, multiple: int) -> int:

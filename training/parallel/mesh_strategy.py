@@ -10,6 +10,8 @@ import contextlib
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -79,14 +81,17 @@ class MeshStrategy:
     def parameters(self) -> Mapping[str, nn.Parameter]:
         return {name: parameter.local for name, parameter in self._locals.items()}
 
-    def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
+    def backward(
+        self, step: int, micro_batches: Sequence[Batch], *, num_replicas: int, loss_scale: float = 1.0
+    ) -> Tensor:
         self.model.train()
         self._begin(len(micro_batches))
         self._statistics.begin_step()
-        rows = []
+        rows, replicas = [], self.share.replicas(num_replicas)
+        self._num_own = [end - first for first, end in pairwise(self.share.bounds(num_replicas))]
         for index, batch in enumerate(micro_batches):
             self._before_backward(is_last=index == len(micro_batches) - 1)
-            self._seed(step, index, len(micro_batches))
+            self._seed(step, replicas[index])
             self._statistics.begin_replica()
             with self._split_loss():
                 with self.clock.part("forward"), self._autocast():
@@ -108,6 +113,8 @@ class MeshStrategy:
         self._finish()
         self._statistics.end_step()
         shape, num_rows = self._mesh.shape, own.shape[0]
+        if shape.num_shares == self._process_group.world_size:
+            return self._gather_replicas(own.to(self._process_group.device)).cpu()
         rows = self._gather(own).view(shape.pipeline, shape.num_shares, shape.tensor, num_rows, -1)
         # Summed over stages and tensor ranks, of which exactly one has the values and the others zeros.
         return rows.sum(dim=(0, 2)).flatten(0, 1)
@@ -125,6 +132,11 @@ class MeshStrategy:
         square = torch.stack([torch.zeros((), device=self._process_group.device), *norms]).double().square().sum()
         # `fsum` rounds once, so the result does not depend on the order of ranks.
         return math.sqrt(math.fsum(self._gather(square.reshape(1)).tolist()))
+
+    def share_by(self, speeds: tuple[float, ...]) -> None:
+        # Ranks that split a model run their passes together, so these have equally many.
+        assert self._mesh.shape.num_shares == self._process_group.world_size and self._mesh.shape.shard == 1
+        self.share = replace(self.share, speeds=speeds)
 
     def scale_gradients(self, factor: float) -> None:
         gradients = [value.local.grad for value in self._locals.values() if value.local.grad is not None]
@@ -159,7 +171,7 @@ class MeshStrategy:
 
     def _gather_replicas(self, rows: Tensor) -> Tensor:
         """Rows (micro-batches, ...) of all ranks, in the order of the global batch, where each rank has its own."""
-        return self._collectives.gather(rows)
+        return self._collectives.gather(rows, self._num_own)
 
     def _gather(self, rows: Tensor) -> Tensor:
         return self._collectives.gather(rows.to(self._process_group.device)).cpu()
@@ -182,12 +194,11 @@ class MeshStrategy:
                 measured[name] = spread.full_tensor()
         return measured
 
-    def _seed(self, step: int, index: int, num_micro_batches: int) -> None:
+    def _seed(self, step: int, replica: int) -> None:
         """Random streams of a micro-batch: the same on ranks that compute it together, in each stage other ones."""
         stage = self._mesh.place.pipeline
         # Stages hold different layers, and one stream for all would repeat the same dropout mask in each.
         purpose = f"replica/stage-{stage}" if stage else "replica"
-        replica = self.share.replicas(self.share.num_replicas(num_micro_batches))[index]
         seed_everything(derive(self._spec.seed, purpose, step, replica))
 
     def _reshard(self) -> None:

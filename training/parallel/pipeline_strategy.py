@@ -38,10 +38,13 @@ class PipelineStrategy(MeshStrategy):
         # Shapes are sent with the first activation of each kind, and known from then on.
         self._shape_known = False
 
-    def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
+    def backward(
+        self, step: int, micro_batches: Sequence[Batch], *, num_replicas: int, loss_scale: float = 1.0
+    ) -> Tensor:
         self.model.train()
         self._begin(len(micro_batches))
         rows = torch.zeros((len(micro_batches), 2), dtype=torch.float64, device=self._process_group.device)
+        replicas = self.share.replicas(num_replicas)
         pending: dict[int, _MicroBatchTensors] = {}
         order = passes(
             self._spec.parallel.schedule,
@@ -52,7 +55,7 @@ class PipelineStrategy(MeshStrategy):
         with self._split_loss():
             for is_forward, index in order:
                 if is_forward:
-                    self._seed(step, index, len(micro_batches))
+                    self._seed(step, replicas[index])
                     pending[index], rows[index] = self._forward(micro_batches[index])
                 else:
                     # The last backward pass of a step is where gradients may travel, whatever the schedule's order.

@@ -7,6 +7,8 @@ guards and checkpoints know nothing of ranks.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 
 from headway.training.checkpoint.pieces import Piece, State, pieces_of
 from headway.training.checkpoint.proof import proof_loss
+from headway.training.config.parallel import shares_of
 from headway.training.observe.telemetry import PartClock
 from headway.training.optimizers.muon import UnshardedMatrices
 from headway.training.ranks.utilisation import parameters_of
@@ -25,7 +28,7 @@ Batch = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class BatchShare:
-    """Which of equally large parts of every global batch a rank reads. Ranks that split one model read the same."""
+    """Which part of every global batch a rank reads. Ranks that split one model read the same."""
 
     index: int
     count: int
@@ -33,17 +36,33 @@ class BatchShare:
     """From one of its replicas to the next: so many shares next to each other take replicas in turn."""
     has_answers: bool = True
     """Whether what `measures` returns counts: of ranks that split one model exactly one's does."""
+    islands: int | None = None
+    """Equal parts of the global batch of which a share has whole ones; None: it has whole replicas."""
+    speeds: tuple[float, ...] = ()
+    """Of all shares, how many replicas each does in some time; empty: all as many."""
+
+    def bounds(self, num_replicas: int) -> tuple[int, ...]:
+        """At which replica of a global batch each share begins, and at last how many there are."""
+        return _bounds(num_replicas, self.islands or num_replicas, self.count, self.speeds)
 
     def num_replicas(self, of_one: int) -> int:
-        """How many replicas a global batch has of which one rank runs so many."""
+        """How many replicas a global batch has of which one rank runs so many, where all run as many."""
         return of_one * self.count
 
     def replicas(self, num_replicas: int) -> range:
         """Which replicas of a global batch it is made of, in the order in which a rank runs them."""
         # Contiguous where the stride is 1: rank order is then replica order, and the tree stays one.
+        if self.stride == 1:
+            return range(*self.bounds(num_replicas)[self.index : self.index + 2])
         length = num_replicas // self.count * self.stride
         turn, place = divmod(self.index, self.stride)
         return range(turn * length + place, (turn + 1) * length, self.stride)
+
+
+@functools.lru_cache(maxsize=32)  # several times a step
+def _bounds(num_replicas: int, num_units: int, count: int, speeds: tuple[float, ...]) -> tuple[int, ...]:
+    shares = shares_of(num_units, count, speeds)
+    return tuple(num_replicas // num_units * end for end in itertools.accumulate(shares, initial=0))
 
 
 class ParallelStrategy(Protocol):
@@ -60,10 +79,24 @@ class ParallelStrategy(Protocol):
     def parameters(self) -> Mapping[str, nn.Parameter]:
         """What the optimizer updates: plain tensors, which are the model's own or this rank's slices of them."""
 
-    def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
+    def backward(
+        self, step: int, micro_batches: Sequence[Batch], *, num_replicas: int, loss_scale: float = 1.0
+    ) -> Tensor:
         """Gradients of `loss_scale` times the loss of this rank's share of a step, counted from 0.
 
+        Args:
+            num_replicas: of the global batch.
+
         Returns nats and number of tokens of each micro-batch, float64 (micro-batches, 2), on the CPU.
+        """
+
+    def share_by(self, speeds: tuple[float, ...]) -> None:
+        """Let faster ranks have more replicas of the next batches; all ranks call it, between two steps.
+
+        Not where ranks split a model, whose shares are equal.
+
+        Args:
+            speeds: of all ranks, as `BatchShare` has them.
         """
 
     def replica_squares(self) -> Tensor | None:

@@ -21,7 +21,7 @@ from headway.data_contracts.store.publication import Workspace, make_folder
 from headway.training.checkpoint.inexactness import HALVED_MICRO_BATCH, INEXACT_RESUMES, inexactness
 from headway.training.checkpoint.layout import directory_name
 from headway.training.checkpoint.pieces import Content
-from headway.training.checkpoint.proof import fingerprint
+from headway.training.checkpoint.proof import fingerprint, require_one_kind
 from headway.training.checkpoint.read import VerifiedCheckpoint
 from headway.training.checkpoint.restore import restore_newest
 from headway.training.checkpoint.retention import abandon_after, discard_expired
@@ -46,6 +46,7 @@ from headway.training.engine.run_documents import (
     require_passing_receipt,
     training_spec,
 )
+from headway.training.engine.share_balance import ShareBalance
 from headway.training.engine.step_recorder import StepRecorder
 from headway.training.evaluation.validation import Validation
 from headway.training.evaluation.validation_rows import ValidationRows, validation_rows
@@ -97,6 +98,8 @@ def train_run(rank: RankProcess, workspace: Workspace, run: Link, run_dir: Path)
             # After the rendezvous: all ranks must take the same micro-batch.
             training = with_noted_micro_batch(documents.training, run_dir, process_group)
             documents = dataclasses.replace(documents, training=training)
+            if training.parallel.mode == "exact":
+                require_one_kind(fingerprint(process_group.device), process_group.gather_bytes)
         with ledger.span("result.check"):
             # Before the data are opened: a run that is finished already needs none of them.
             finished = is_finished(run_dir, run, process_group, on_part=Heartbeat(ledger, "result.check"))
@@ -130,6 +133,7 @@ class _Session:
         self._spec = documents.training
         self._recipe, self._start = documents.recipe(), documents.start
         self._growth = BatchGrowth(self._spec)
+        self._balance = ShareBalance(self._spec, process_group, rank.ledger)
         self._guard = StepGuard(self._spec.guards, on_alarm=lambda fields: rank.ledger.event("guard", **fields))
         self._fingerprint = fingerprint(
             process_group.device, mesh_that_decides_bits(self._spec.parallel, process_group.world_size)
@@ -217,7 +221,11 @@ class _Session:
                     train(
                         self._learner,
                         # Asked at each step, since the guard may exclude windows that are on their way.
-                        ((window, batch) for window, batch in numbered if not self._guard.plan.excludes(window)),
+                        (
+                            (window, self._num_replicas(window), batch)
+                            for window, batch in numbered
+                            if not self._guard.plan.excludes(window)
+                        ),
                         self._guard,
                         self._validation,
                         first_step=first_step,
@@ -245,22 +253,26 @@ class _Session:
             # It has all rows: nothing is read beside its steps.
             yield itertools.repeat(())
             return
-        share, device = self._learner.share, self._process_group.device
+        device = self._process_group.device
         with prefetched_by_phase(
             windows,
             lambda: self._growth.phases,
-            lambda phase: RankBatches(self._reader, self._spec, share=share, device=device, phase=phase),
+            lambda phase: RankBatches(self._reader, self._spec, share=self._learner.share, device=device, phase=phase),
             loader_spec(),
+            lambda: self._learner.share,
             self._report_growth,
         ) as made:
             yield made
 
     def _report_growth(self, window: int, before: BatchPhase, after: BatchPhase) -> None:
-        one = self._spec.micro_batch_sequences * self._learner.share.count
-        step, num = self._guard.plan.steps_before(window) + 1, after.rows // one
+        step = self._guard.plan.steps_before(window) + 1
+        num_before, num = (
+            len(self._learner.share.replicas(rows // self._spec.micro_batch_sequences))
+            for rows in (before.rows, after.rows)
+        )
         what = (
             f"{before.rows} -> {after.rows} rows from step {step:,} on: {num} micro-batches a rank, "
-            f"{before.rows // one} before."
+            f"{num_before} before."
         )
         fields = {"window": window, "rows": after.rows, "num_micro_batches": num}
         self._rank.ledger.event("batch.grown", step=step, **fields, what=what)
@@ -303,6 +315,8 @@ class _Session:
                 abandon_after(self._run_dir, at_most, self._rank.fence)
             # Fresh weights first, always: a checkpoint is loaded into what was built, and must fit it.
             self._learner = self._new_learner()
+            if not self._spec.grows_trees:
+                self._balance.begin(cast("Learner", self._learner))
             self._recorder = StepRecorder(
                 self._rank, self._recipe, self._spec, self._process_group, self._learner, self._growth
             )
@@ -412,7 +426,14 @@ class _Session:
         self._recorder(step, watch)
         is_measured = step.outcome == "taken" and step.sums.replica_square is not None
         self._growth.take(step.window, is_measured=is_measured, noise_scale=self._learner.noise_scale)
+        if not self._spec.grows_trees:
+            replicas = self._num_replicas(step.window)
+            self._balance.take(cast("Learner", self._learner), step.number, replicas, step.sums.replica_s)
         self._profiler.at_boundary(step.number)
+
+    def _num_replicas(self, window: int) -> int:
+        """Of the global batch of a window."""
+        return self._growth.phases.at(window).rows // self._spec.micro_batch_sequences
 
     def _save_is_due(self, step: int) -> bool:
         """Rank 0's answer is everybody's: clocks differ."""

@@ -174,7 +174,8 @@ class _Trials:
         self, learner: Learner, trial: TuningTrial, stop: int
     ) -> Iterator[Callable[[Callable[[], None] | None], _Step]]:
         """In the body, a call is the next step; it is given what to do before the weights change."""
-        batches = RankBatches(self._reader, self._spec(trial), share=learner.share, device=self._group.device)
+        spec = self._spec(trial)
+        batches = RankBatches(self._reader, spec, share=learner.share, device=self._group.device)
         with prefetched(batches, trial.loader, start=0, stop=stop) as made:
             numbered = enumerate(made)
 
@@ -182,7 +183,8 @@ class _Trials:
                 begun_s = time.perf_counter()
                 number, micro_batches = next(numbered)
                 data_s = time.perf_counter() - begun_s
-                sums = learner.exchange(learner.backward(number, micro_batches), stop=False)
+                own = learner.backward(number, micro_batches, spec.num_replicas)
+                sums = learner.exchange(own, stop=False)
                 norm = learner.gradient_norm(sums)
                 if before_update is not None:
                     before_update()
@@ -211,7 +213,8 @@ class _Trials:
         batches = RankBatches(self._reader, self._training, share=learner.share, device=self._group.device, phase=first)
         with prefetched(batches, trial.loader, start=0, stop=len(factors)) as made:
             for number, (micro_batches, factor) in enumerate(zip(made, factors, strict=True)):
-                sums = learner.exchange(learner.backward(number, micro_batches), stop=False)
+                own = learner.backward(number, micro_batches, first.rows // self._training.micro_batch_sequences)
+                sums = learner.exchange(own, stop=False)
                 norm = learner.gradient_norm(sums)
                 if learner.overflowed(sums, norm):
                     learner.discard()

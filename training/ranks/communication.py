@@ -7,13 +7,15 @@ An `Exchange` sums buckets of gradients over the gang. It is the seam for how th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from headway.training.observe.traffic import size_bytes
 from headway.training.ranks.distributed import ProcessGroup
+from headway.training.ranks.tree_plan import LevelPlan, Subtree
 
 
 class Collectives:
@@ -54,12 +56,18 @@ class Collectives:
             lambda: dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group, async_op=True),
         )
 
-    def all_to_all(self, received: Tensor, tensor: Tensor) -> dist.Work:
-        """Equal parts of `tensor`, one to each rank; `received` holds theirs in rank order."""
+    def all_to_all(self, received: Tensor, tensor: Tensor, rows: Sequence[int] = ()) -> dist.Work:
+        """Equal parts of `tensor`, one to each rank; `received` holds theirs in rank order.
+
+        Args:
+            rows: how many rows of equal length each rank's parts have; as many each where it is empty.
+        """
+        sizes = [received.numel() // sum(rows) * each for each in rows] or None
+        equal = [tensor.numel() // self.num_ranks] * self.num_ranks if rows else None
         return self._meter.start(
             f"all_to_all{self._suffix}",
             self._sent_bytes(tensor),
-            lambda: dist.all_to_all_single(received, tensor, group=self._group, async_op=True),
+            lambda: dist.all_to_all_single(received, tensor, sizes, equal, group=self._group, async_op=True),
         )
 
     def all_gather(self, gathered: Tensor, tensor: Tensor) -> dist.Work:
@@ -70,17 +78,36 @@ class Collectives:
             lambda: dist.all_gather_single(gathered, tensor, group=self._group, async_op=True),
         )
 
+    def broadcast(self, tensor: Tensor, source: int) -> dist.Work:
+        """The tensor of that rank of all, in place."""
+        is_source = dist.get_rank() == source
+        return self._meter.start(
+            f"broadcast{self._suffix}",
+            size_bytes(tensor) * is_source,
+            lambda: dist.broadcast(tensor, src=source, group=self._group, async_op=True),
+        )
+
     def wait(self, pending: dist.Work) -> None:
         """For one that was begun, where nothing else is left to do."""
         self._meter.wait(pending)
 
-    def gather(self, rows: Tensor) -> Tensor:
-        """The rows (n, ...) of all ranks, (ranks * n, ...), in rank order; on the gang's device, as the rows are."""
+    def gather(self, rows: Tensor, num_rows: Sequence[int] = ()) -> Tensor:
+        """The rows (n, ...) of all ranks, one rank's after another's; on the gang's device, as the rows are.
+
+        Args:
+            num_rows: that each rank has; as many as this one where it is empty.
+        """
         if self.num_ranks == 1:
             return rows
-        gathered = rows.new_empty((self.num_ranks * rows.shape[0], *rows.shape[1:]))
-        self.wait(self.all_gather(gathered, rows))
-        return gathered
+        most = max(num_rows, default=rows.shape[0])
+        is_even = not num_rows or min(num_rows) == most
+        # Of one length, since backends gather nothing else.
+        own = rows if is_even else torch.cat((rows, rows.new_zeros((most - rows.shape[0], *rows.shape[1:]))))
+        gathered = rows.new_empty((self.num_ranks * most, *rows.shape[1:]))
+        self.wait(self.all_gather(gathered, own))
+        if is_even:
+            return gathered
+        return torch.cat([gathered[rank * most : rank * most + each] for rank, each in enumerate(num_rows)])
 
     def _sent_bytes(self, whole: Tensor) -> int:
         """All ranks' parts of it but the own."""
@@ -99,7 +126,7 @@ class Exchange(Protocol):
     """Sums buckets over ranks while backward goes on."""
 
     def start(self, rows: Sequence[Tensor]) -> None:
-        """Sum flat buckets, one of each of this rank's islands, over all ranks. The last row is to hold the sum.
+        """Sum flat buckets, one of each of this rank's subtrees, over all ranks. The last row is to hold the sum.
 
         Rows are a multiple of the ranks long, and come in the same order on every rank, every step.
         """
@@ -114,30 +141,46 @@ class TreeExchange:
     On each level a rank adds up its part of what came from the level below, in tree order, and on the way back the
     level's ranks hand their parts to each other. So a host sends each sum once, however many ranks it has. One level
     moves as many bytes as a ring. Levels of two ranks each are recursive halving and doubling (Thakur et al., 2005).
+    Ranks whose stretch of the tree is several subtrees hand in as many rows.
 
     A bucket goes on by one collective whenever a later one starts, so that one travels while another is added up; never
     from a callback, whose order differs between ranks.
 
     Args:
-        levels: innermost first; each a power of two of ranks. Ranks next to each other in the tree share a level.
+        levels: innermost first. Ranks next to each other in the tree share a level.
+        plans: of each level, what is added up there; None: the tree of ranks, one row each, as many as a power of two.
     """
 
-    def __init__(self, levels: Sequence[Collectives]) -> None:
-        self._levels = [level for level in levels if level.num_ranks > 1]
-        self._scratch: list[list[Tensor]] = []
+    def __init__(self, levels: Sequence[Collectives], plans: Sequence[LevelPlan] | None = None) -> None:
+        self._all_levels = levels
+        self._scratch: list[list[_Scratch]] = []
         self._num_started = 0
         self._on_their_way: list[_Travelling] = []
         # Apart, since every start looks through the others, and a large model has thousands of buckets.
         self._arriving: list[_Travelling] = []
+        self.follow(
+            [LevelPlan.of([[Subtree(rank, 0)] for rank in range(each.num_ranks)]) for each in levels]
+            if plans is None
+            else plans
+        )
+
+    def follow(self, plans: Sequence[LevelPlan]) -> None:
+        """Add up by other plans from the next step on, the same on every rank."""
+        assert not self._num_started, "a step is over"
+        self._levels = [_Level(*each) for each in zip(self._all_levels, plans, strict=True) if each[0].num_ranks > 1]
+        assert not self._levels or len(self._levels[-1].plan.kept) == 1, "the last level leaves one sum"
+        self._scratch = []
 
     def start(self, rows: Sequence[Tensor]) -> None:
-        (bucket,) = rows
         if not self._levels:
+            # A rank that is alone has the whole tree, but where it is measured as one of several.
+            for other in rows[:-1]:
+                rows[-1].add_(other)
             return
         # Of each bucket of a step, made in the first step and kept: fresh memory costs more than the sum.
         if self._num_started == len(self._scratch):
-            self._scratch.append(_scratch(bucket, self._levels))
-        started = _Travelling(bucket, self._levels, self._scratch[self._num_started])
+            self._scratch.append(_scratch(rows, self._levels))
+        started = _Travelling(rows, self._levels, self._scratch[self._num_started])
         self._num_started += 1
         self._go_on()
         (self._arriving if started.is_last else self._on_their_way).append(started)
@@ -158,13 +201,26 @@ class TreeExchange:
         self._on_their_way = [each for each in self._on_their_way if not each.is_last]
 
 
+class _Level(NamedTuple):
+    ranks: Collectives
+    plan: LevelPlan
+
+
+class _Scratch(NamedTuple):
+    """Of a bucket on a level."""
+
+    packed: Tensor
+    """What is handed in, rank by rank; empty where that lies in a row already."""
+    received: Tensor
+
+
 class _Travelling:
     """One bucket on its way up the levels and down again; its first collective is issued."""
 
-    def __init__(self, bucket: Tensor, levels: Sequence[Collectives], scratch: Sequence[Tensor]) -> None:
+    def __init__(self, rows: Sequence[Tensor], levels: Sequence[_Level], scratch: Sequence[_Scratch]) -> None:
         self._levels, self._scratch = levels, scratch
-        self._parts = [bucket]
-        """On each level, what this rank sums of the level below."""
+        self._rows = [list(rows)]
+        """On each level, what this rank hands in there; the last row is where the level's sum goes on the way back."""
         self._level, self._rises = 0, True
         self._issue()
 
@@ -177,7 +233,11 @@ class _Travelling:
         self.arrive()
         if self._rises and _is_scattered(self._levels, self._level):
             # Every rank adds the same operands in the same tree, each for its own part.
-            self._parts.append(tree_sum(self._scratch[self._level].view(self._levels[self._level].num_ranks, -1)))
+            plan, received = self._levels[self._level].plan, self._scratch[self._level].received
+            parts = received.view(sum(plan.rows_of_members), -1).unbind()
+            for row, added in plan.additions:
+                parts[row].add_(parts[added])
+            self._rows.append([parts[row] for row in plan.kept])
             self._rises = self._level + 1 < len(self._levels)
             self._level += self._rises
         else:
@@ -186,30 +246,40 @@ class _Travelling:
         self._issue()
 
     def arrive(self) -> None:
-        self._levels[self._level].wait(self._pending)
+        self._levels[self._level].ranks.wait(self._pending)
 
     def _issue(self) -> None:
-        level, part = self._levels[self._level], self._parts[self._level]
+        (ranks, plan), rows, scratch = self._levels[self._level], self._rows[self._level], self._scratch[self._level]
         if not self._rises:
-            self._pending = level.all_gather(part, self._parts[self._level + 1])
-        elif _is_scattered(self._levels, self._level):
-            self._pending = level.all_to_all(self._scratch[self._level], part)
+            self._pending = ranks.all_gather(rows[-1], self._rows[self._level + 1][-1])
+        elif not _is_scattered(self._levels, self._level):
+            self._pending = ranks.all_reduce(rows[-1])
+        elif plan.is_one_row_each:
+            self._pending = ranks.all_to_all(scratch.received, rows[-1])
         else:
-            self._pending = level.all_reduce(part)
+            handed_in = scratch.packed.view(ranks.num_ranks, len(rows), -1)
+            for number, row in enumerate(rows):
+                handed_in[:, number].copy_(row.view(ranks.num_ranks, -1))
+            self._pending = ranks.all_to_all(scratch.received, scratch.packed, plan.rows_of_members)
 
 
-def _is_scattered(levels: Sequence[Collectives], level: int) -> bool:
+def _is_scattered(levels: Sequence[_Level], level: int) -> bool:
     # a + b is b + a: the tree of two needs no order, and where nothing lies above it no parts.
-    return level + 1 < len(levels) or levels[level].num_ranks > 2
+    ranks, plan = levels[level]
+    return level + 1 < len(levels) or ranks.num_ranks > 2 or not plan.is_one_row_each
 
 
-def _scratch(bucket: Tensor, levels: Sequence[Collectives]) -> list[Tensor]:
-    """What each level receives of a bucket: as much as the level hands in, where ranks hand in parts."""
-    received, length = [], bucket.numel()
-    for level in range(len(levels)):
-        received.append(bucket.new_empty(length if _is_scattered(levels, level) else 0))
-        length //= levels[level].num_ranks
-    return received
+def _scratch(rows: Sequence[Tensor], levels: Sequence[_Level]) -> list[_Scratch]:
+    """What each level hands in and receives of a bucket, where ranks hand in parts."""
+    scratch, num_rows, length = [], len(rows), rows[-1].numel()
+    for level, (ranks, plan) in enumerate(levels):
+        part = length // ranks.num_ranks
+        is_scattered = _is_scattered(levels, level)
+        packed = 0 if plan.is_one_row_each or not is_scattered else num_rows * length
+        received = sum(plan.rows_of_members) * part if is_scattered else 0
+        scratch.append(_Scratch(rows[-1].new_empty(packed), rows[-1].new_empty(received)))
+        num_rows, length = len(plan.kept), part
+    return scratch
 
 
 def tree_sum(rows: Tensor) -> Tensor:

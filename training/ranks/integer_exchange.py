@@ -38,6 +38,7 @@ class IntegerExchange:
     Args:
         collectives: all ranks'.
         sums: how whole numbers travel.
+        islands: this rank's.
         length: of all buckets of a step; each is a whole number of blocks.
     """
 
@@ -47,7 +48,7 @@ class IntegerExchange:
         collectives: Collectives,
         sums: Exchange,
         *,
-        islands_of_rank: int,
+        islands: range,
         length: int,
         device: torch.device,
     ) -> None:
@@ -55,7 +56,8 @@ class IntegerExchange:
         self.loss_scale = 1.0
         """What gradients are multiplied by; what is kept for later is not."""
         # Of two tensors, since a save may still read what the next step is not to change.
-        shape = (islands_of_rank, length) if spec.feedback else (0, 0)
+        self.islands = islands
+        shape = (len(islands), length) if spec.feedback else (0, 0)
         self.residuals, self._next_residuals = (torch.zeros(shape, device=device) for _ in range(2))
         """What each of this rank's islands adds to its next gradient (islands, length)."""
         self._totals = torch.empty(length, dtype=TYPES[spec.kind], device=device)
@@ -97,6 +99,28 @@ class IntegerExchange:
         self.residuals, self._next_residuals = self._next_residuals, self.residuals
         self._has_left = True
         self._started, self._scales, self._ends = [], [], [0]
+
+    def move(self, islands: range, owners: Sequence[int], new_owners: Sequence[int]) -> None:
+        """Take over these islands from the next step on; all ranks call it.
+
+        Args:
+            owners, new_owners: the rank that has each island of all, before and after.
+        """
+        kept, length = self.residuals, self.residuals.shape[1]
+        num_rows = len(islands) if self._spec.feedback else 0
+        # New ones: a save may still read those of before.
+        self.residuals, self._next_residuals = (kept.new_zeros((num_rows, length)) for _ in range(2))
+        for island, (owner, new_owner) in enumerate(zip(owners, new_owners, strict=True)):
+            if not self._spec.feedback:
+                break
+            if owner == new_owner and island in islands:
+                self.residuals[island - islands.start].copy_(kept[island - self.islands.start])
+            elif owner != new_owner:
+                row = kept[island - self.islands.start] if island in self.islands else kept.new_empty(length)
+                self._collectives.wait(self._collectives.broadcast(row, owner))
+                if island in islands:
+                    self.residuals[island - islands.start].copy_(row)
+        self.islands, self._has_left = islands, False
 
     def discard(self) -> None:
         """Take back what the last step left for the next; once a step."""

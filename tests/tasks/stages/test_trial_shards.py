@@ -164,9 +164,9 @@ def test_rows_are_counted_by_each_trials_own_shards_and_none_is_made_for_what_no
     num_made = len(texts.made("shard"))
     unshared = texts.base.with_settings({VOCABULARY: 311, "global_batch_sequences": 4})
     monkeypatch.setattr(texts.shards, "_scoring", Scoring(
-        evaluation=EvaluationSpec(), launch=LaunchSpec(nodes=3), shards=texts.spec, source=texts.source
+        evaluation=EvaluationSpec(), launch=LaunchSpec(nodes=5), shards=texts.spec, source=texts.source
     ))  # fmt: skip
-    with pytest.raises(ConfigError, match="3 ranks cannot share"):
+    with pytest.raises(ConfigError, match="5 ranks cannot share"):
         texts.shards.settled(unshared)
     assert len(texts.made("shard")) == num_made
 

@@ -82,6 +82,7 @@ def test_batches_grow_where_they_were_decided_to_however_late_and_no_row_is_lost
                 reader, tiny_training, share=share, device=torch.device("cpu"), phase=phase
             ),
             LoaderSpec(),
+            lambda share=share: share,
             lambda *growth: told.append(growth),
         )
         for share in shares

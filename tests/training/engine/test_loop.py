@@ -78,7 +78,7 @@ class Recorder:
         self.has_converged = False
         self._stop_at = stop_at
 
-    def backward(self, step, window):
+    def backward(self, step, window, num_replicas):
         self.steps.append(step)
         self._window = window
         return torch.zeros(1, 2)
@@ -114,7 +114,7 @@ class Recorder:
     ):
         train(
             self,
-            ((window, window) for window in itertools.count(first_step)),
+            ((window, 1, window) for window in itertools.count(first_step)),
             StepGuard(GuardSpec(non_finite=NonFinitePolicy(action=action))),
             validation,
             first_step=first_step,

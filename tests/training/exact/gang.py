@@ -34,7 +34,13 @@ gradients.MEASURED_EVERY_STEPS = 1
 
 
 def run_case(
-    name: str, process_group: ProcessGroup, first: int, last: int, loaded: Path, kept: Path
+    name: str,
+    process_group: ProcessGroup,
+    first: int,
+    last: int,
+    loaded: Path,
+    kept: Path,
+    speeds: dict[str, list[float]],
 ) -> dict[str, object]:
     recipe, spec = CASES[name]()
     learner = Learner(recipe, spec.model_copy(update={"bucket_bytes": BUCKET_BYTES}), process_group)
@@ -44,11 +50,14 @@ def run_case(
         learner.load(
             {name: own_part(piece, full_tensors[name]) for name, piece in pieces_of(learner.tensors()).items()}, scalars
         )
-    losses, norms, noise_scales, num_skipped, traffic = [], [], [], 0, {}
+    losses, norms, noise_scales, num_own, num_skipped, traffic = [], [], [], [], 0, {}
     for step in range(first, last):
-        num_rows = spec.batch_phases.at(step).rows
-        replicas = learner.share.replicas(num_rows // spec.micro_batch_sequences)
-        own = learner.backward(step, [batch(recipe, spec, step, replica) for replica in replicas])
+        if str(step) in speeds:
+            learner.share_by(speeds[str(step)])
+        num_replicas = spec.batch_phases.at(step).rows // spec.micro_batch_sequences
+        replicas = learner.share.replicas(num_replicas)
+        own = learner.backward(step, [batch(recipe, spec, step, replica) for replica in replicas], num_replicas)
+        num_own.append(len(replicas))
         sums = learner.exchange(own, stop=False)
         taken = process_group.traffic.take()
         traffic = {kind: (each.num_calls, each.sent_bytes, each.busy_s) for kind, each in taken.items()}
@@ -73,6 +82,7 @@ def run_case(
         "losses": losses,
         "norms": norms,
         "noise_scales": noise_scales,
+        "num_own": num_own,
         "num_skipped": num_skipped,
         "traffic": traffic,
         "broadcast_bytes": broadcast_bytes,
@@ -107,7 +117,7 @@ def run_rank(folder: Path, number: int, rank: int, job: dict[str, object]) -> No
             # What is trained whole and in slices has the same state.
             kind = name.removeprefix("whole ").removeprefix("sharded ")
             state = folder / f"{kind}-{job.get('chain', number)}.safetensors"
-            found[name] = run_case(name, process_group, first, last, state, state)
+            found[name] = run_case(name, process_group, first, last, state, state, job.get("speeds", {}))
         except Exception as error:
             found[name] = {"error": f"{type(error).__name__}: {error}"}
             if world_size > 1:

@@ -31,6 +31,11 @@ REFUSED = {
     "sync-batch-norm": r"model\.1: SyncBatchNorm",
     "half-weights": r"model\.weight: it is float16, and weights are fp32",
 }
+UNEVEN = (*EVERYWHERE, *INTEGERS, "compressed-bf16", "fp16-compressed-fp16", "batch-ramp", "sparse")
+"""On three ranks, of which none has as much as another."""
+ON_FIVE = (*EVERYWHERE, "int32")
+MOVING = {"0": [1, 1], "1": [1, 3], "2": [7, 1], "4": [1, 1]}
+"""By step, how fast two ranks are from then on."""
 SIZES = [
     pytest.param((1, 2, 4), id="up to 4"),
     pytest.param((1, 2, 4, 8), id="up to 8", marks=pytest.mark.soak),
@@ -58,6 +63,14 @@ def rounds(request, tmp_path_factory) -> dict[str, list[Found]]:
             "levels": {"host": 2, "rack": 2, "racks": 2},
             "cases": dict.fromkeys(IN_RACKS, (0, NUM_STEPS)),
         },
+        "3": {"world_size": 3, "cases": dict.fromkeys(UNEVEN, (0, NUM_STEPS))},
+        "5": {"world_size": 5, "cases": dict.fromkeys(ON_FIVE, (0, NUM_STEPS)), "speeds": {"0": [1, 1, 3, 1, 1]}},
+        "3 x 2": {
+            "world_size": 6,
+            "levels": {"host": 2, "hosts": 3},
+            "cases": dict.fromkeys(ON_FIVE, (0, NUM_STEPS)),
+        },
+        "moving": {"world_size": 2, "cases": dict.fromkeys(UNEVEN, (0, NUM_STEPS)), "speeds": MOVING},
         "fast": {"world_size": 2, "cases": dict.fromkeys(("batch-norm-fast", "batch-norm-sharded"), (0, 1))},
         "one step": {"world_size": 1, "cases": {"batch-norm": (0, 1)}},
         "refused": {"world_size": 1, "cases": dict.fromkeys(REFUSED, (0, 1))},
@@ -74,7 +87,7 @@ def rounds(request, tmp_path_factory) -> dict[str, list[Found]]:
 @pytest.mark.parametrize("case", SAME_BITS)
 def test_weights_moments_losses_norms_and_scales_have_the_same_bits_on_any_number_of_ranks(rounds, case):
     alone = rounds["1"][0][case]
-    for size in ("2", "4", "2 x 2", "2 x 2 x 2", "8"):
+    for size in ("2", "3", "4", "5", "moving", "2 x 2", "3 x 2", "2 x 2 x 2", "8"):
         for rank in rounds.get(size, ()):
             if case in rank:
                 for what in ("digest", "losses", "norms", "noise_scales", "scalars", "buffers"):

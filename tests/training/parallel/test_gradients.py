@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.training.parallel.gradients import GradientTree, clip_factor, row_squares
+from headway.training.parallel.gradients import GradientTree, buffer_length, clip_factor, row_squares
 from headway.training.ranks.communication import Collectives, tree_sum
 from headway.training.ranks.distributed import ProcessGroup
 
@@ -87,16 +87,16 @@ def test_each_island_hands_in_the_sum_of_its_own_replicas(num_replicas, islands)
         collectives=ALONE,
         num_replicas=num_replicas,
         exchange=exchange,
-        islands_of_rank=islands,
         bucket_elements=16,
         block_elements=4,
     )
+    tree.expect(range(num_replicas), island=num_replicas // islands)
     for _ in range(2):  # buffers are used again in the next step
         exchange.rows.clear()
         total = summed(tree, parameters, coefficients)
 
         handed_in = torch.cat(exchange.rows, dim=1)
-        assert handed_in.shape == (islands, -(-22 // max(num_replicas, 4)) * max(num_replicas, 4))
+        assert handed_in.shape == (islands, 24)
         for island, part in zip(handed_in, coefficients.chunk(islands), strict=True):
             assert torch.equal(island[:22], tree_sum(part.clone()))
         assert torch.equal(total[:22], tree_sum(coefficients.clone()))
@@ -133,17 +133,34 @@ def test_a_parameter_that_a_replica_does_not_use_contributes_nothing(users):
     assert rare.grad.tolist() == [len(users)] * 2
 
 
-@pytest.mark.parametrize(("num_replicas", "length"), [(1, 13), (4, 16), (8, 16)])
-def test_the_gradient_is_padded_to_whole_shares_of_the_replicas(num_replicas, length):
-    """So that its length, and every sum over it, is the same however many workers share the replicas."""
-    parameter = nn.Parameter(torch.zeros(13))
-    tree = GradientTree({"only": parameter}, collectives=ALONE, num_replicas=num_replicas)
-    for _ in range(num_replicas):
+@pytest.mark.parametrize(
+    ("leaves", "rows"),
+    [
+        (range(3, 8), [(3, 4), (4, 8)]),
+        (range(5), [(0, 4), (4, 5)]),
+        (range(1, 2), [(1, 2)]),
+        (range(6, 11), [(6, 8), (8, 10), (10, 11)]),
+    ],
+)
+def test_of_any_stretch_of_replicas_the_largest_subtrees_are_handed_in(leaves, rows):
+    parameter, exchange = nn.Parameter(torch.zeros(22)), Rows()
+    tree = GradientTree({"only": parameter}, collectives=ALONE, num_replicas=16, exchange=exchange)
+    coefficients = awkward_values(16, 22)
+    tree.expect(leaves)
+    for leaf in leaves:
         tree.begin_replica()
-        parameter.sum().backward()
+        (parameter * coefficients[leaf]).sum().backward()
         tree.end_replica()
-    total = tree.total()
-    assert total.tolist() == [num_replicas] * 13 + [0.0] * (length - 13)
+    tree.total()
+    handed_in = torch.cat(exchange.rows, dim=1)
+    assert len(handed_in) == len(rows)
+    for row, (first, end) in zip(handed_in, rows, strict=True):
+        assert torch.equal(row, tree_sum(coefficients[first:end].clone()))
+
+
+@pytest.mark.parametrize(("num_ranks", "length"), [(1, 13), (3, 15), (4, 16)])
+def test_a_buffer_is_padded_to_equal_parts_of_ranks(num_ranks, length):
+    assert buffer_length([torch.zeros(13)], num_ranks, 1) == length
 
 
 @pytest.mark.parametrize(("norm", "largest"), [(0.5, 1.0), (1.0, 1.0), (10.0, 1.0), (0.0, 1.0)])

@@ -85,7 +85,7 @@ def test_a_run_ends_once_it_has_been_no_better_for_long_and_the_best_checkpoint_
     assert max(committed_steps(undisturbed / "checkpoints")) == max(values)
 
 
-@pytest.mark.parametrize(("world_size", "shard"), [(1, 1), (4, 1), (2, 2)])
+@pytest.mark.parametrize(("world_size", "shard"), [(1, 1), (3, 1), (4, 1), (2, 2)])
 def test_curve_end_and_model_have_the_same_bits_on_any_number_of_ranks(
     validated, undisturbed, tmp_path, world_size, shard
 ):

@@ -48,8 +48,8 @@ def undisturbed(shared_project, tmp_path_factory) -> Path:
     return run_dir
 
 
-@pytest.mark.parametrize("world_size", [1, 4])
-def test_one_two_and_four_ranks_end_with_the_same_bits_and_losses(project, undisturbed, tmp_path, world_size):
+@pytest.mark.parametrize("world_size", [1, 3, 4])
+def test_one_two_three_and_four_ranks_end_with_the_same_bits_and_losses(project, undisturbed, tmp_path, world_size):
     assert project.train(project.publish_run(), tmp_path, world_size=world_size) == [0] * world_size
 
     assert result(tmp_path)["tensors_sha256"] == result(undisturbed)["tensors_sha256"]
@@ -258,8 +258,8 @@ def test_a_shard_with_one_flipped_bit_is_refused_by_name(own_project, tmp_path):
 
 
 def test_an_impossible_world_is_refused_with_the_numbers(project, tmp_path):
-    assert project.train(project.publish_run(), tmp_path, world_size=3) == [2] * 3
-    assert "3 ranks cannot share 4 replicas" in project.log(tmp_path)
+    assert project.train(project.publish_run(), tmp_path, world_size=5) == [2] * 5
+    assert "5 ranks cannot share 4 replicas" in project.log(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class LateCollectives:
     def all_reduce(self, tensor):
         return self._call("all_reduce", lambda: tensor.mul_(self.factors.sum()))
 
-    def all_to_all(self, received, tensor):
+    def all_to_all(self, received, tensor, rows=()):
         part = tensor.chunk(self.num_ranks)[0]
         return self._call("all_to_all", lambda: received.copy_((self.factors[:, None] * part).flatten()))
 
@@ -103,7 +103,8 @@ def test_a_pair_needs_no_memory_beside_its_buckets():
         exchange = TreeExchange([LateCollectives(size) for size in sizes])
         exchange.start([torch.ones(16)])
         exchange.finish()
-        assert [each.numel() for (bucket,) in [exchange._scratch] for each in bucket] == expected
+        assert [each.received.numel() for (bucket,) in [exchange._scratch] for each in bucket] == expected
+        assert not any(each.packed.numel() for (bucket,) in [exchange._scratch] for each in bucket)
 
 
 def test_of_two_ranks_above_which_nothing_lies_neither_hands_out_parts_and_one_rank_says_nothing():

@@ -22,7 +22,7 @@ LENGTH = 4 * BLOCK
 
 def exchange(kind="int8", islands=4, *, feedback=True):
     spec = IntegerCompressionSpec(kind=kind, islands=islands, feedback=feedback, block=BLOCK)
-    return IntegerExchange(spec, ALONE, TreeExchange([ALONE]), islands_of_rank=islands, length=LENGTH, device=CPU)
+    return IntegerExchange(spec, ALONE, TreeExchange([ALONE]), islands=range(islands), length=LENGTH, device=CPU)
 
 
 def summed(of, rows, buckets=(LENGTH,)):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -137,10 +138,16 @@ class LaunchSpec(Frozen):
         description="Most seconds that a rank waits for its peers within a step before it fails. More for steps whose "
         "ranks may differ by minutes; `progress_deadline_s` has to be longer, too.",
     )
-    stragglers: Literal["report", "exclude"] = Field(
+    stragglers: Literal["report", "rebalance", "exclude"] = Field(
         "report",
-        description="What comes of a rank that the others wait for: `report` names it; `exclude` also drops "
-        "its host from the next step on if other hosts can take its place or fewer are faster.",
+        description="What comes of a rank that the others wait for: `report` names it; `rebalance` gives it fewer "
+        "micro-batches of a step, as measured, where each rank has the whole model; `exclude` also drops its host from "
+        "the next step on if other hosts can take its place or fewer are faster.",
+    )
+    speeds: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+        {},
+        description="How fast hosts, or kinds of device, are beside each other, by name; 1 for all others. A rank has "
+        "as many micro-batches of a step as it is fast, where each has the whole model.",
     )
     backoff_s: Seconds = Field(
         1.0, ge=0, description="Wait before another attempt after one without progress; doubles."
@@ -223,7 +230,7 @@ class Gang:
     environment: Mapping[str, str] = field(default_factory=dict)
     num_threads: int = 1
     possible_nodes: frozenset[int] | None = None
-    """Numbers of nodes that can share its work evenly; None: any."""
+    """Numbers of nodes that can share its work; None: any."""
     stop: StopRequest = NEVER
     """Until when its attempts may go on."""
     continued_by: str = "the same command"
@@ -233,8 +240,7 @@ class Gang:
     def world_size(self) -> int:
         return self.nodes * self.ranks_per_node
 
-    # Mode `exact` shares replicas out evenly, so it takes powers of two alone; another
-    # number of hosts leaves some idle.
+    # Ranks that split a model share a batch evenly; another number of hosts leaves some idle.
     def max_nodes(self, num_hosts: int) -> int:
         """How many nodes it can have on so many hosts; 0 when none."""
         numbers = range(1, min(self.nodes, num_hosts) + 1)
@@ -352,9 +358,22 @@ def rank_environment(
         # Of a gang that has lost hosts nobody knows which of the others stand together.
         protocol.NODES_PER_RACK: str(spec.nodes_per_rack if len(attempt.members) == spec.nodes else 1),
         protocol.COLLECTIVE_TIMEOUT_S: f"{spec.collective_timeout_s:g}",
+        **_moving_environment(spec, attempt.members[node]),
         protocol.STOP_GRACE_S: f"{spec.stop_grace_s:g}",
         **gang.stop.environment(),
     }
+
+
+def _moving_environment(spec: LaunchSpec, member: Member) -> dict[str, str]:
+    """What a rank has to know of how batches are shared; nothing where they are shared evenly."""
+    environment: dict[str, str] = {}
+    if spec.stragglers == "rebalance":
+        environment[protocol.STRAGGLERS] = spec.stragglers
+    if spec.speeds:
+        of_host = next((spec.speeds[name] for name in (member.name, member.machine) if name in spec.speeds), None)
+        # A kind of device is what the rank alone knows.
+        environment[protocol.SPEEDS] = json.dumps(spec.speeds if of_host is None else {"": of_host})
+    return environment
 
 
 def rank_python_path(gang: Gang, environ: Mapping[str, str]) -> str:

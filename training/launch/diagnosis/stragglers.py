@@ -20,6 +20,8 @@ from headway.training.observe.ledger import Event
 
 WORK = ("data", "forward", "backward", "optimizer")
 WAIT = "sync"
+BY_SHARE = ("data", "forward", "backward")
+"""What grows with the number of a rank's micro-batches."""
 SHORT, LONG = 20, 100
 """Steps that are looked at together: much is seen in few, little in many."""
 SHORT_SCORE, LONG_SCORE = 4.0, 5.0
@@ -31,6 +33,8 @@ MIN_WAIT = 0.5
 MIN_SPREAD = 4.0
 """How many times the spread over the other ranks, where there are enough of them to have one."""
 OTHERS_WITH_SPREAD = 3
+MIN_GAIN = 1.1
+"""How many times as long a step must take as it would otherwise, before anything is done about it."""
 SIGMA = 1.4826
 """From a median absolute deviation to a standard deviation, of normal noise."""
 MEDIAN_SIGMA = 1.2533
@@ -55,6 +59,12 @@ class Straggler:
     others_s: float
     score: float
     """The excess in units of its own uncertainty."""
+    balanced_s: float
+    """What a step would take if each rank had as many micro-batches as it is fast; of ranks with the whole model."""
+
+    @property
+    def is_worth_balancing(self) -> bool:
+        return self.balanced_s * MIN_GAIN < self.step_s
 
     @property
     def share(self) -> float:
@@ -116,7 +126,10 @@ def _parts(event: Event) -> Parts | None:
     parts = {part: event.get(f"{part}_s") for part in (*WORK, WAIT)}
     if event["event"] != "step" or None in parts.values():
         return None
-    return {part: float(str(seconds)) for part, seconds in parts.items()}
+    found = {part: float(str(seconds)) for part, seconds in parts.items()}
+    # A rank that has more to do is not slower: held against others is what an equal share would take.
+    share = float(str(event.get("relative_share") or 1.0))
+    return found | {part: found[part] / share for part in BY_SHARE}
 
 
 def _find_among(ranks: Sequence[int], steps: Steps, min_score: float) -> Straggler | None:
@@ -144,8 +157,17 @@ def _find_among(ranks: Sequence[int], steps: Steps, min_score: float) -> Straggl
     part = max(WORK, key=lambda part: statistics.median(_ahead_of(slow, others, steps, _second_of(part))))
     own_s = statistics.median(step[slow][part] for step in steps)
     others_s = statistics.median(step[rank][part] for step in steps for rank in others)
+    # Of shares by speed all are done at once: work that takes w alone is done at the rate 1 / w.
+    balanced_s = len(ranks) / sum(1 / max(work_s, 1e-9) for work_s in works_s.values())
     return Straggler(
-        rank=slow, part=part, excess_s=excess_s, step_s=step_s, own_s=own_s, others_s=others_s, score=score
+        rank=slow,
+        part=part,
+        excess_s=excess_s,
+        step_s=step_s,
+        own_s=own_s,
+        others_s=others_s,
+        score=score,
+        balanced_s=step_s - works_s[slow] + balanced_s,
     )
 
 
@@ -177,6 +199,8 @@ class StragglerDetector:
 
     def __init__(self, world_size: int) -> None:
         self._world_size, self._num_stages = world_size, 1
+        self.may_balance = False
+        """Whether ranks may have unequal shares: each has the whole model."""
         self._pending: dict[int, dict[int, Parts]] = {}
         """By step, of the ranks that have written it down."""
         self._steps: deque[Mapping[int, Parts]] = deque(maxlen=LONG)
@@ -188,6 +212,7 @@ class StragglerDetector:
         """Returns who is slow, when that is news."""
         if event["event"] == "model":
             self._num_stages = int(event.get("num_stages", 1))
+            self.may_balance = bool(event.get("has_whole_model", False))
         if (parts := _parts(event)) is None:
             return None
         step = self._pending.setdefault(int(event["step"]), {})

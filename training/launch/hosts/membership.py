@@ -9,11 +9,8 @@ from headway.training.launch.base.host_probe import HostProbe
 from headway.training.launch.base.launcher import Launcher
 from headway.training.launch.base.retry_budget import AttemptRecords
 from headway.training.launch.diagnosis.outcome import AttemptOutcome
-from headway.training.launch.diagnosis.stragglers import Straggler
+from headway.training.launch.diagnosis.stragglers import MIN_GAIN, Straggler
 from headway.training.observe.ledger import Ledger
-
-MIN_GAIN = 1.1
-"""How many times as long a step must take as it would without the host of a slow rank."""
 
 
 class Membership:

@@ -172,6 +172,9 @@ class AttemptMonitor:
     def _report_slow(self, handle: Handle, slow: Straggler, place: Host | None, *, one_host: bool) -> None:
         host = "" if place is None else str(place)
         what = f"rank {slow.rank}{f' on {host}' if host else ''} is slow: {slow}."
+        may_balance = self._spec.stragglers == "report" and self._stragglers.may_balance
+        if may_balance and not one_host and slow.is_worth_balancing:
+            what += f" With stragglers: rebalance a step would take about {slow.balanced_s:.2g} s."
         of_attempt = {"attempt": self._attempt.number, "host": host, "one_host": one_host}
         self._ledger.event("rank.slow", what=what, **of_attempt, **asdict(slow))
         # Not while the attempt ends anyway: its ranks are slow because they keep a checkpoint.

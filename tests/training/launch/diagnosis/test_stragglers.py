@@ -10,6 +10,7 @@ import json
 import random
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,7 @@ BLOCK = 40
 NUM_TRIALS = 100
 
 Step = dict[int, dict[str, float]]
+Event = dict[str, Any]
 
 
 def recorded(name: str) -> list[Step]:
@@ -128,6 +130,47 @@ def test_what_is_told_of_a_slow_rank_is_what_it_costs() -> None:
 
 def even(num_ranks: int) -> Step:
     return {rank: dict(zip(PARTS, (0.1, 1.0, 2.0, 0.5, 0.1), strict=True)) for rank in range(num_ranks)}
+
+
+def with_shares(steps: list[Step], shares: list[float], speeds: list[float]) -> list[tuple[Event, ...]]:
+    """What ranks write down of steps of 0.1 s for an equal share, that they are so fast in."""
+    events = []
+    for number, step in enumerate(steps, 1):
+        works_s = [0.1 * share / speed + 1e-3 * step[rank]["backward"] for rank, (share, speed)
+                   in enumerate(zip(shares, speeds, strict=True))]  # fmt: skip
+        parts = [{f"{part}_s": 0.0 for part in PARTS} | {"backward_s": work_s, "sync_s": max(works_s) - work_s}
+                 for work_s in works_s]  # fmt: skip
+        events.append(tuple({"event": "step", "step": number, "relative_share": share} | each
+                            for share, each in zip(shares, parts, strict=True)))  # fmt: skip
+    return events
+
+
+@pytest.mark.parametrize(
+    ("shares", "speeds", "slow"),
+    [
+        ([0.75, 1.125, 1.125], [1, 1, 1], None),  # 4, 6 and 6 of 16
+        ([1.2, 1.2, 0.6], [1, 1, 0.5], None),
+        ([1, 1, 1], [1, 1, 0.5], 2),
+        ([1, 1, 0.9375], [1, 1, 0.5], 2),
+    ],
+)
+def test_a_rank_with_more_to_do_is_not_slow_nor_is_a_slow_one_with_as_much_less(
+    shares: list[float], speeds: list[float], slow: int | None
+) -> None:
+    trace = [{rank: parts for rank, parts in step.items() if rank < 3} for step in recorded("four_ranks")]
+    detector, found = StragglerDetector(3), []
+    for events in with_shares(drawn(trace, LONG, random.Random(5)), shares, speeds):
+        found += [detector.take(rank, event) for rank, event in enumerate(events)]
+    assert {each.rank for each in found if each is not None} == (set() if slow is None else {slow})
+
+
+def test_what_unequal_shares_would_win_is_told() -> None:
+    detector, found = StragglerDetector(2), []
+    for events in with_shares(drawn(recorded("two_ranks"), 2 * SHORT, random.Random(3)), [1, 1], [1, 0.5]):
+        found += [detector.take(rank, event) for rank, event in enumerate(events)]
+    (slow,) = (each for each in found if each is not None)
+    # Work of 0.1 s and 0.2 s at once: two thirds of the longer one.
+    assert slow.is_worth_balancing and slow.balanced_s == pytest.approx(2 / 3 * slow.step_s, rel=0.02)
 
 
 def test_a_rank_that_works_longer_while_nobody_waits_for_it_is_not_slow() -> None:

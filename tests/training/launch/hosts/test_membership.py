@@ -185,7 +185,7 @@ def test_where_a_scheduler_has_room_the_run_goes_on_in_another_job_of_full_size(
     own.end(AttemptRecord(attempt=1, scope="one", state="stopped", excluded="d"))
     membership = Membership(spec, gang, OwnedLauncher(spec, Pretended("ab"), has_room), toy_run.ledger, own)
     members = tuple(Member(name=name, address=LOOPBACK, interface="lo", port=1) for name in "ab")
-    slow = Straggler(rank=1, part="data", excess_s=0.5, step_s=1.0, own_s=0.6, others_s=0.1, score=9.0)
+    slow = Straggler(rank=1, part="data", excess_s=0.5, step_s=1.0, own_s=0.6, others_s=0.1, score=9.0, balanced_s=0.5)
     assert membership.exclude_slow(HostProbe(members=members, unreachable={Host(name="c"): "gone"}), slow, "b")
     assert membership.is_rescheduled
     assert asked == [set("abcd")], "and none of those is offered again"
@@ -200,7 +200,9 @@ def test_all_pods_of_a_slow_machine_go_together_and_only_where_enough_stand_on_o
         Member(name=name, address=LOOPBACK, machine=machine, interface="lo", port=1) for name, machine in stands.items()
     )
     found = HostProbe(members=members, unreachable={}, spare_hosts=(Host(name="d", machine="m-1"),))
-    slow = Straggler(rank=1, part="data", excess_s=0.9, step_s=1.0, own_s=0.95, others_s=0.05, score=9.0)
+    slow = Straggler(
+        rank=1, part="data", excess_s=0.9, step_s=1.0, own_s=0.95, others_s=0.05, score=9.0, balanced_s=0.5
+    )
     assert not membership.exclude_slow(found, slow, "m-1"), "one of at least two would be left"
     assert membership.exclude_slow(found, slow, "m-2")
     own.end(AttemptRecord(attempt=1, scope="one", state="stopped", excluded="m-2"))
@@ -214,7 +216,7 @@ def test_no_host_is_left_out_twice_though_there_were_others(toy_run) -> None:
     membership = Membership(spec, gang, OwnedLauncher(spec, Pretended("abc")), toy_run.ledger, own)
     members = tuple(Member(name=name, address=LOOPBACK, interface="lo", port=1) for name in "ab")
     found = HostProbe(members=members, unreachable={}, spare_hosts=(Host(name="c"),))
-    slow = Straggler(rank=1, part="data", excess_s=0.5, step_s=1.0, own_s=0.6, others_s=0.1, score=9.0)
+    slow = Straggler(rank=1, part="data", excess_s=0.5, step_s=1.0, own_s=0.6, others_s=0.1, score=9.0, balanced_s=0.5)
     assert membership.exclude_slow(found, slow, "b")
     own.end(AttemptRecord(attempt=1, scope="one", state="stopped", excluded="b"))
     assert not membership.exclude_slow(found, slow, "b")
