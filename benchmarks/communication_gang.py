@@ -78,7 +78,7 @@ def ways(request: Request, process_group: ProcessGroup) -> dict[str, Way]:
             spec,
             flat[0],
             TreeExchange(levels),
-            islands_of_rank=islands,
+            islands=range(process_group.rank * islands, (process_group.rank + 1) * islands),
             length=request.elements,
             device=process_group.device,
         )

@@ -137,7 +137,9 @@ class Everything:
         self._checkpointer = stack.enter_context(Checkpointer(folder, process_group))
         batches = RankBatches(reader, spec, share=self._learner.share, device=process_group.device)
         made = stack.enter_context(prefetched(batches, LoaderSpec(), start=0, stop=MAX_STEPS))
-        self._steps: Iterator[tuple[int, StepBatches]] = enumerate(made)
+        self._steps: Iterator[tuple[int, int, StepBatches]] = (
+            (window, spec.num_replicas, batches) for window, batches in enumerate(made)
+        )
         self._save_every_steps, self._done = save_every_steps, 0
 
     def __call__(self, num_steps: int) -> None:
