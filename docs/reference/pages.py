@@ -82,6 +82,8 @@ SET_BY_HEADWAY = {
     "HEADWAY_MACHINE": "The machine's name, as it is excluded by.",
     "HEADWAY_MANDATE": "The attempt's fence.",
     "HEADWAY_NODE": "Number of the node.",
+    "HEADWAY_SPEEDS": "How fast ranks are beside each other, as `launch.speeds` says it.",
+    "HEADWAY_STRAGGLERS": "`rebalance`: ranks share batches out by what these take them.",
     "HEADWAY_NODES_PER_RACK": "How many consecutive nodes share a switch.",
     "HEADWAY_POD": "Name of the pod.",
     "HEADWAY_PODS": "How a job's supervisor reaches its pods.",
