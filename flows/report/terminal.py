@@ -64,6 +64,7 @@ NOTICES = {
     "job.unknown": "job",
     "attempt.retry": "retry",
     "batch.grown": "batch",
+    "shares.moved": "shares",
     "guard": "guard",
     "checkpoint.quarantined": "quarantine",
     "checkpoint.damaged": "damaged",

@@ -41,6 +41,7 @@ MOMENTS = frozenset(
         *("job.submitted", "job.found", "job.again", "job.requeue", "job.stop", "worker.lost", "pipeline.starving"),
         *("stage.damaged", "version.withdrawn", "alias.moved", "promotion.lost", "champion.damaged"),
         "batch.grown",
+        "shares.moved",
     }
 )
 """Events without a length that stand on the span in which they happened: a run has few of them."""
