@@ -24,9 +24,9 @@ from headway.flows.config.triggers import TriggersSpec
 from headway.flows.config.windows import WindowsSpec
 from headway.flows.console.pipeline_names import OF_A_PIPELINE, pipeline_files, pipeline_name
 from headway.tasks.registry.promotion_spec import PromotionSpec
+from headway.tasks.reports.figures import EvaluationSpec
 from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.trials_spec import TrialsSpec
-from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.register import RegistrySpec
 from headway.training.config.encoder_specs import CustomEncoderSpec, TabularEncoderSpec
 from headway.training.config.shards import VALIDATION, ShardSpec
