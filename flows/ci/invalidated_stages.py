@@ -29,6 +29,7 @@ FOLLOWS = {
     "shard": "validate",
     "launch": "shard",
     "verify": "launch",
+    "folds": "verify",
     "evaluate": "verify",
     "register": "verify",
 }

@@ -47,6 +47,7 @@ NOTICES = {
     "reproduce.changed": "changed",
     "stage.damaged": "damaged",
     "evaluate.no_xz": "xz -9",
+    "evaluate.on_heldout": "champion",
     "alias.moved": "alias",
     "validate.accepted_unreadable": "contract",
     "validate.label_leak": "leak",
@@ -268,6 +269,7 @@ class Terminal:
 
 
 def comparison_line(summary: RetrainSummary) -> str:
+    from headway.flows.report.summary import examples_line
     from headway.tasks.registry.evaluation_report import shown
 
     name, own, champion, others = summary.in_label_unit
@@ -275,7 +277,7 @@ def comparison_line(summary: RetrainSummary) -> str:
     if champion is not None:
         figures.append(f"champion {figure(champion)}")
     figures += [f"{name} {figure(value)}" for name, value in others.items()]
-    return "   ".join([*figures, f"on {count(summary.num_examples, 'held-out example')}"])
+    return "   ".join([*figures, f"on {examples_line(summary)}"])
 
 
 def time_line(summary: RetrainSummary) -> str:

@@ -315,7 +315,9 @@ def _by_folds(
     )
     if champion is None or not isinstance(theirs, str):
         return made
-    bench.context.ledger.event("evaluate.on_heldout", message=f"the champion is compared on held-out rows: {theirs}")
+    bench.context.ledger.event(
+        "evaluate.on_heldout", message=f"compared with the champion on held-out rows alone: {theirs}"
+    )
     beside = _on_heldout(bench, spec, candidate, champion)
     if not isinstance(beside.theirs, Scores):
         return made._replace(theirs=beside.theirs)
@@ -334,9 +336,9 @@ def _champion_by_folds(
     workspace = bench.context.workspace
     theirs = _folds_of_champion(bench.context, spec, champion)
     if theirs is None:
-        return "it has no models of folds"
+        return "the champion has no fold models"
     if theirs.rule != found.rule:
-        return f"its {theirs.rule.num_folds} folds are of other rows than these {found.rule.num_folds}"
+        return f"the champion's {theirs.rule.num_folds} folds are of other rows than these {found.rule.num_folds}"
     parts: list[tuple[Fold, Scores, Sequence[float]]] = []
     for before, today, run in zip(fold_scores(workspace, theirs), scores, runs, strict=True):
         # With the same data and settings it is today's own model.

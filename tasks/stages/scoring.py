@@ -151,9 +151,11 @@ class ScoringHarness:
             candidate = read_candidate(self.context.workspace, checkpoint)
             require_files(self.context, candidate)
         except (IntegrityError, FileNotFoundError) as error:
-            return f"a model of its folds is gone ({error})"
+            return f"a fold model of the champion is gone ({error})"
         manifest = self._readable_by(candidate, today)
-        return manifest if isinstance(manifest, str) else self._run_ranks(candidate, manifest, baselines=False)
+        if isinstance(manifest, str):
+            return f"a fold model of the champion cannot be compared: {manifest}"
+        return self._run_ranks(candidate, manifest, baselines=False)
 
     def _readable_by(self, candidate: Candidate, today: RunSpec) -> Link | str:
         """Today's data as an earlier model reads them; or why it cannot."""

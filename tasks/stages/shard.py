@@ -196,7 +196,9 @@ def _newly_fitted(
     inputs = _fit_inputs(context, spec, snapshot, receipt)
     if classes_from is not None:
         inputs["classes"] = classes_from.sha256
-    return find_or_make(context, "fit", inputs, make)
+    # Of a fold it is no stage of the run's own.
+    span, shown = ("", "") if spec.fold is None else ("folds.fit", str(spec.fold))
+    return find_or_make(context, "fit", inputs, make, span=span, shown=shown)
 
 
 def _fit_inputs(context: RunContext, spec: ShardSpec, snapshot: Link, receipt: Link) -> dict[str, object]:
