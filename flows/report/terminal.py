@@ -85,6 +85,8 @@ NOTICES = {
     "pipeline.starving": "starving",
     "checkpoints.unpublished": "unpublished",
 }
+OF_TRAINING = frozenset({"batch", "learning_rate", "length"})
+"""What is said of training before it begins."""
 STOPPED = frozenset({"RunStopped", "CostBoundReached", "KeyboardInterrupt", "Terminated", "TerminationSignal"})
 """How a span ends that somebody asked to end."""
 
@@ -168,6 +170,7 @@ class Terminal:
         self._printed_s, self._open_line = 0.0, False
         self._validated_s = defaultdict[str, float](float)
         self._num_crowding = 0
+        self._lines_before: dict[str, str] = {}
         self._search, self._num_drawn, self._drawn_s = SearchTable(), 0, 0.0
 
     def __call__(self, event: Event) -> None:
@@ -187,7 +190,10 @@ class Terminal:
                 times = count(self._num_crowding, "time")
                 self._line(f"{NOTICES['rank.slow']:<{STAGE_WIDTH}} {times} a rank kept others of its machine waiting")
                 self._num_crowding = 0
-            self._line(line)
+            # Of a flow run that trains several runs, what each of them would say alike.
+            if name not in OF_TRAINING or self._lines_before.get(name) != line:
+                self._line(line)
+            self._lines_before[name] = line
 
     def _step(self, event: Event) -> None:
         line = step_line(event, *self._rates[event.get("trial", "")].update(event))

@@ -97,7 +97,7 @@ class RunStatus(BaseModel):
     continued_by: str = ""
     """The command that continues it."""
     fold: str = ""
-    """Whose model it trains, such as `fold 2 of 5`, while it is unfinished; empty: a pipeline's own."""
+    """Whose model it trains, such as `fold 2 of 5`; empty: a pipeline's own."""
 
 
 class WaitingStatus(BaseModel):
@@ -318,8 +318,7 @@ def _run(workspace: Workspace, name: str, described: Sha256 | None, left: Pipeli
     # While somebody works on the run, its newest attempt has no end to be shown.
     newest = None if run_lock.is_at_work(folder) else newest_attempt(folder)
     ended = "" if newest is None else _why_ended(newest, None if owner else left)
-    # Of a finished run it changes nothing that a person can do, and takes a look into its shards' document.
-    fold = "" if finished else _fold(workspace, described)
+    fold = _fold(workspace, described)
     return RunStatus(
         run=name,
         pipeline=_pipeline(workspace, described),

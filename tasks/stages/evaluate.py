@@ -138,7 +138,7 @@ def evaluate(
         "evaluate",
         _inputs(context, spec, manifest, checkpoint, champion, folds),
         lambda: _evaluate(bench, spec, registry, checkpoint, champion, folds),
-        shown=HELDOUT,
+        shown=HELDOUT if folds is None else OUT_OF_FOLD,
         exclusive=True,
     )
     report = workspace.load(link, EvaluationReport)
