@@ -21,7 +21,7 @@ MOST_TWENTIETHS = 6
 FEW_HELDOUT_ROWS = 300
 """Of fewer, all rows judge: each by a model that never saw it."""
 FOLDS = 5
-FEW_BESIDE_FOLDS = 20
+FEW_BESIDE_FOLDS = 10
 """Rows held out beside folds, about: from the model that is registered, to compare it with one that has none."""
 
 
