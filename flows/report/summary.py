@@ -64,9 +64,9 @@ class RetrainSummary(BaseModel):
     high: float
     """The upper end of its interval."""
     num_examples: int = 0
+    """Examples behind these figures: held-out ones, or all rows of all folds."""
     num_folds: int = 0
     """Of cross-validation, where the figures are of fold models; 0: they are the model's own, on held-out examples."""
-    """Held-out examples behind these figures."""
     other_metrics: dict[str, float]
     """Figures of the same examples that decide nothing."""
     champion_value: float | None
