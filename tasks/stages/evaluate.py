@@ -180,7 +180,7 @@ def _own_report(
     registry: RegistrySpec,
     checkpoint: Link,
     champion: Link | None,
-    folds: Link | None,
+    folds: Link | None = None,
 ) -> Link | None:
     """The report of its registration, if that still decides: it is or was champion, or evaluated against today's.
 
@@ -416,7 +416,7 @@ def _evaluate(
     registry: RegistrySpec,
     checkpoint: Link,
     champion: Link | None,
-    folds: Link | None,
+    folds: Link | None = None,
 ) -> StageOutput:
     context, workspace = bench.context, bench.context.workspace
     candidate = read_candidate(workspace, checkpoint)

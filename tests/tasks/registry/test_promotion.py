@@ -345,9 +345,7 @@ def on_heldout(difference: Interval, **slice_sizes: int) -> EvaluationReport:
 def test_a_comparison_on_held_out_rows_alone_says_so_with_its_own_figures_and_slices() -> None:
     check = versus_rival(on_heldout(GOOD))
     assert check.status == "passed"
-    assert check.detail.startswith(
-        "on 3 held-out rows alone, since the champion has no fold models: log_loss 1.7 beats"
-    )
+    assert check.detail.startswith("on 3 held-out rows alone, since the champion has no fold models: log_loss 1.7")
     unsure = versus_rival(on_heldout(interval(-0.25, -0.1, 0.05)))
     assert unsure.too_few_examples and "too few examples to judge (3)" in unsure.detail
     assert "About 7 held-out examples would tell" in unsure.detail
