@@ -252,3 +252,15 @@ def test_a_retrain_that_was_killed_in_a_fold_resumes_there_to_the_same_scores(
     edit(whole, "max_steps: 30", "max_steps: 400")
     undisturbed, _ = retrain_here(whole)
     assert scores_of(whole, report_of(whole, undisturbed)) == scores_of(killed, report_of(killed, summary))
+
+
+def test_in_a_flow_run_of_prefects_each_fold_is_trained_and_scored_by_tasks_of_its_own(
+    tmp_path: Path, retrain_in_prefect
+) -> None:
+    project = write(tmp_path)
+    edit(project, "folds: 3", "folds: 2")
+    edit(project, "max_steps: 30", "max_steps: 10")
+    _, events = retrain_in_prefect(project)
+    tasks = [event["task"] for event in events if event["event"] == "task"]
+    of_fold = ["launch", "verify", "score fold"]
+    assert tasks == [*("snapshot", "validate", "shard", "launch", "verify"), *of_fold * 2, "evaluate", "register"]
