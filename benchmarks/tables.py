@@ -75,11 +75,16 @@ def prepare(table: BenchmarkTable, folder: Path) -> Prepared:
     from headway.data_contracts.store.documents import Link
     from headway.data_contracts.store.publication import Workspace
     from headway.data_contracts.tables.digest_cache import DigestCache
+    from headway.flows.act.pipeline_draft import MOST_TWENTIETHS
     from headway.flows.config.pipeline_spec import load_pipeline
     from headway.training.data.shards.sharding import fit, write_shards
     from headway.training.data.shards.splits import NO_ROWS, SourceRows
 
     pipeline = load_pipeline(drafted_pipeline(table, folder))
+    if pipeline.evaluation.folds is not None:
+        # One training is measured, on as many rows as can be held out: its figure is not of folds.
+        shards = pipeline.shards.model_copy(update={"heldout_fraction": MOST_TWENTIETHS / 20})
+        pipeline = pipeline.model_copy(update={"shards": shards})
     workspace = Workspace.create(str(folder / "workspace"))
     digests = DigestCache(folder / "digests.json")
     snapshot = take_snapshot(pipeline.source, base=folder, cache=digests)

@@ -438,6 +438,17 @@ class Interval(Frozen):
     high: float
 
 
+class HeldoutComparison(Frozen):
+    """That champion and challenger were compared on the rows that neither was trained on, and not by folds."""
+
+    reason: str
+    """Why there are no figures of the champion by folds."""
+    num_examples: int
+    value: float
+    """The challenger's own figure on these rows."""
+    slice_sizes: dict[str, int] = Field(default_factory=dict, exclude_if=operator.not_)
+
+
 class ChampionComparison(Frozen):
     """Challenger minus champion on the same examples, paired."""
 
@@ -447,6 +458,8 @@ class ChampionComparison(Frozen):
     difference: Interval
     slices: dict[str, Interval] = Field(default_factory=dict, exclude_if=operator.not_)
     """The same by slice; its intervals are widened so that all of them together hold at the report's confidence."""
+    heldout: HeldoutComparison | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Where the report's figures are of folds and the champion has none like them; None: on the report's examples."""
 
 
 class Incomparable(Frozen):
@@ -571,6 +584,11 @@ class EvaluationReport(Document):
     """Further examples of the split, which rank trials, or ever did or validated a run, and judge nothing."""
     heldout_parts: Link | None = Field(default=None, exclude_if=operator.not_)
     """Which are which; empty: all judge. Whoever scores the same model again can leave the same ones out."""
+    cross_validation: Link | None = Field(default=None, exclude_if=operator.not_)
+    """The fold models whose figures these are, each on rows that it never saw; empty: they are the model's own, on
+    rows that were held out from it."""
+    num_folds: int = Field(default=0, exclude_if=operator.not_)
+    """How many fold models."""
     earlier_splits: str = Field(default="", exclude_if=operator.not_)
     """Filled by no stage today: of an earlier version, which examples may have chosen models under another split."""
     metric: str

@@ -81,7 +81,7 @@ _OF_PARTS: Mapping[str, State] = {"data": "data_wait", "sync": "sync", "staging"
 _OF_STAGES: Mapping[str, State] = {
     **dict.fromkeys(STAGES, "preparation"),
     **{"launch": "start", "rung": "start", "verify": "evaluation", "evaluate": "evaluation"},
-    **{"score": "evaluation", "finalists": "evaluation"},
+    **{"score": "evaluation", "finalists": "evaluation", "folds": "evaluation", "score fold": "evaluation"},
     "register": "registration",
 }
 _OF_EVENTS: Mapping[str, State] = {

@@ -43,7 +43,13 @@ from headway.flows.act.encoder_draft import (
     is_label_name,
     label_facts,
 )
-from headway.flows.act.pipeline_draft import draft_pipeline, excluded_line, heldout_fraction, in_words
+from headway.flows.act.pipeline_draft import (
+    draft_pipeline,
+    drafted_folds,
+    drafted_fraction,
+    excluded_line,
+    in_words,
+)
 from headway.flows.console.console import plain_console
 from headway.flows.console.environment import default_workspace
 from headway.tasks.registry.promotion import LEAK_ADVICE, LIKELY_LEAK_ADVICE
@@ -503,7 +509,11 @@ def _print_columns(drafted: ContractDraft, console: Console) -> None:
         console.print(Text(one_line(line), style="yellow"))
     if drafted.excluded:
         console.print(Text(one_line(f"not read     {in_words(drafted.excluded)}")))
-    share = heldout_fraction(num_rows)
+    is_table = drafted.encoder["kind"] == "tabular"
+    share = drafted_fraction(num_rows, is_table=is_table)
+    if folds := drafted_folds(num_rows, is_table=is_table):
+        console.print(f"judged by    all {num_rows:,} rows, each by one of {folds} further models that never saw it")
+        return
     console.print(f"held out     about {round(share * num_rows):,} rows ({share:.0%}) judge the model")
 
 

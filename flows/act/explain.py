@@ -35,6 +35,7 @@ EFFECTS = {
     **{f"shards.{name}": f"{NOTHING}; it says how shards are made, not what they hold" for name in EXECUTION},
     **{f"training.{name}": f"{NOTHING}; a run that is resumed goes by it" for name in DECIDES_NO_BIT},
     "registry.tracking_uri": f"{NOTHING}; the next retrain registers its version there",
+    "evaluation.folds": "a model of each fold is trained that there is none of yet, and evaluate runs anew",
     "promotion": f"{NOTHING}; the next retrain decides by it",
     "trials": f"{NOTHING}; `headway trials` finds settings that were trained before",
     "windows": f"{NOTHING}; the next scheduled start goes by it",

@@ -18,6 +18,11 @@ from headway.training.data.encode.numeric_block import MOST_PARTS
 
 ENOUGH_HELDOUT_ROWS = 400
 MOST_TWENTIETHS = 6
+FEW_HELDOUT_ROWS = 150
+"""Of fewer, all rows judge: each by a model that never saw it."""
+FOLDS = 5
+FEW_BESIDE_FOLDS = 10
+"""Rows held out beside folds, about: from the model that is registered, to compare it with one that has none."""
 
 
 def draft_pipeline(
@@ -54,6 +59,7 @@ def draft_pipeline(
         ("", ""),
         *_training(encoder, profile.num_rows),
         ("", ""),
+        *_evaluation(encoder, profile.num_rows),
         ("registry:", ""),
         (f"  model: {name}", "the name in MLflow's registry"),
     ]
@@ -128,14 +134,38 @@ def _shards(
     if is_partitioned:
         yield "  group_by: folder", "a new partition costs its own size alone"
     yield from _split(profile, is_text=is_text)
-    fraction = heldout_fraction(profile.num_rows)
+    fraction = drafted_fraction(profile.num_rows, is_table=encoder["kind"] == "tabular")
     yield f"  heldout_fraction: {fraction}", "kept from training, by hash: what is held out once stays held out"
+
+
+def drafted_fraction(num_rows: int, *, is_table: bool) -> float:
+    """The share of rows that a draft holds out."""
+    if not drafted_folds(num_rows, is_table=is_table):
+        return heldout_fraction(num_rows)
+    # What it does not train on tells little beside folds, and costs a small table's model most.
+    twentieths = -(-20 * FEW_BESIDE_FOLDS // max(1, num_rows))
+    return min(max(twentieths, 2), MOST_TWENTIETHS) / 20
+
+
+def drafted_folds(num_rows: int, *, is_table: bool) -> int:
+    """Parts of cross-validation; 0: a share that is held out holds enough rows to judge by."""
+    return FOLDS if is_table and num_rows * heldout_fraction(num_rows) < FEW_HELDOUT_ROWS else 0
 
 
 def heldout_fraction(num_rows: int) -> float:
     """As few rows as judge a model with some certainty, in steps of a twentieth; of a small table a third at most."""
     twentieths = -(-20 * ENOUGH_HELDOUT_ROWS // max(1, num_rows))
     return min(max(twentieths, 1), MOST_TWENTIETHS) / 20
+
+
+def _evaluation(encoder: Mapping[str, Any], num_rows: int) -> Iterator[Line]:
+    if folds := drafted_folds(num_rows, is_table=encoder["kind"] == "tabular"):
+        yield "evaluation:", ""
+        yield (
+            f"  folds: {folds}",
+            f"few rows: all of them judge, each by one of {folds} further models that never saw it",
+        )
+        yield "", ""
 
 
 def _split(profile: TableProfile, *, is_text: bool) -> Iterator[Line]:
@@ -161,7 +191,7 @@ def _training(encoder: Mapping[str, Any], num_rows: int) -> Iterator[Line]:
         yield f"  recipe: {{name: {recipe_for(encoder)}}}", "DECIDE: or package.module:Class of your own"
         yield "  max_steps: 1000", "DECIDE: enough to see it learn, not enough to serve"
         return
-    num_train = max(1, round(num_rows * (1 - heldout_fraction(num_rows))))
+    num_train = max(1, round(num_rows * (1 - drafted_fraction(num_rows, is_table=True))))
     num_numeric = len(encoder.get("numeric", ())) + MOST_PARTS * len(encoder.get("times", ()))
     drafted = table_training(num_train, num_numeric)
     yield "  ", "Batch, length, model and optimizer are drafted by the number of rows."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ FOLLOWS = {
     "shard": "validate",
     "launch": "shard",
     "verify": "launch",
+    "folds": "verify",
     "evaluate": "verify",
     "register": "verify",
 }
@@ -73,6 +74,7 @@ def compare_stages(base: Base, before_file: Path, file: Path, pipeline: Pipeline
         "validate": _contract(file, pipeline, before_file, before),
         "shard": [*_changes("shards", before.shards.identity, pipeline.shards.identity)],
         "launch": [*_changes("training", before.training.identity, pipeline.training.identity)],
+        "folds": [*_changes("evaluation.folds", before.evaluation.folds, pipeline.evaluation.folds)],
         "evaluate": [*_fields("evaluation", before.evaluation, pipeline.evaluation)],
         "register": [*_changes("registry.model", before.registry.model, pipeline.registry.model)],
     }
@@ -83,7 +85,9 @@ def compare_stages(base: Base, before_file: Path, file: Path, pipeline: Pipeline
         if code(before, then) != code(pipeline, now):
             reasons[stage].append(f"the {'encoder' if stage == 'shard' else 'recipe'}'s code")
     notes.extend(_own_code(base))
-    return StageComparison(stages=tuple(_in_turn(reasons)), notes=tuple(notes))
+    # Without cross-validation there is no such stage.
+    stages = [stage for stage in STAGES if stage != "folds" or pipeline.evaluation.folds is not None]
+    return StageComparison(stages=tuple(_in_turn(stages, reasons)), notes=tuple(notes))
 
 
 def is_recipe_beside(base: Base, before_file: Path, before: PipelineSpec) -> bool:
@@ -94,9 +98,9 @@ def is_recipe_beside(base: Base, before_file: Path, before: PipelineSpec) -> boo
     return _recipe_code(before, (str(before_file.parent),)) == _recipe_code(before, _search_path(base, before_file))
 
 
-def _in_turn(reasons: dict[str, list[str]]) -> Iterator[StageChange]:
+def _in_turn(stages: Sequence[str], reasons: dict[str, list[str]]) -> Iterator[StageChange]:
     invalidated: set[str] = set()
-    for stage in STAGES:
+    for stage in stages:
         own, above = reasons.get(stage, []), FOLLOWS.get(stage)
         why = [_shortened(own)] if own else []
         if above in invalidated:

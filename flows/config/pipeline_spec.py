@@ -24,11 +24,11 @@ from headway.flows.config.triggers import TriggersSpec
 from headway.flows.config.windows import WindowsSpec
 from headway.flows.console.pipeline_names import OF_A_PIPELINE, pipeline_files, pipeline_name
 from headway.tasks.registry.promotion_spec import PromotionSpec
+from headway.tasks.reports.figures import EvaluationSpec
 from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.trials_spec import TrialsSpec
-from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.register import RegistrySpec
-from headway.training.config.encoder_specs import CustomEncoderSpec, TabularEncoderSpec
+from headway.training.config.encoder_specs import CustomEncoderSpec, ImageEncoderSpec, TabularEncoderSpec
 from headway.training.config.parallel import mesh_shape
 from headway.training.config.shards import VALIDATION, ShardSpec
 from headway.training.config.training_spec import TrainingSpec, splits_no_model
@@ -134,6 +134,29 @@ class PipelineSpec(Frozen):
             except ConfigError as error:
                 raise refused_at(("training", "validation", "metric"), error.what.rstrip(".")) from error
         return self
+
+    @model_validator(mode="after")
+    def _folds_hold_rows_out(self) -> Self:
+        if self.shards.fold is not None:
+            raise refused_at(("shards", "fold"), "no pipeline file says which fold is held out: say evaluation.folds")
+        if self.evaluation.folds is not None and (problem := self._against_folds):
+            raise refused_at(("evaluation", "folds"), f"evaluation.folds cannot be: {problem}")
+        return self
+
+    @property
+    def _against_folds(self) -> str:
+        """Why there can be no cross-validation; empty: there can."""
+        if not isinstance(self.shards.encoder, TabularEncoderSpec | ImageEncoderSpec):
+            return "folds are of the rows of tables and pictures, and these data are others"
+        if self.shards.split is not None:
+            return "shards.split gives the rows that are held out. Take one of the two out"
+        if self.training.start_from is not None:
+            return "the model of training.start_from may have seen the rows of any fold. Take one of the two out"
+        if self.trials is not None or self.evaluation.ranking_share:
+            return "trials choose by rows that may evaluate no more, and folds have all rows evaluate. Search without"
+        if self.training.order.mix:
+            return "training.order.mix reads shards that hold no fold out. Take one of the two out"
+        return ""
 
     @model_validator(mode="after")
     def _searches_in_its_windows(self) -> Self:

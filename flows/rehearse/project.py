@@ -115,7 +115,13 @@ def smaller(pipeline: PipelineSpec, subset: Subset, steps: int = STEPS) -> Pipel
             ),
             "evaluation": pipeline.evaluation.model_copy(
                 # Of a part of the data all that is held out judges: half of it may be nothing.
-                update={"bootstrap_resamples": 100, "xz_baseline": False, "trees_baseline": False, "ranking_share": 0.0}
+                update={
+                    "bootstrap_resamples": 100,
+                    "xz_baseline": False,
+                    "trees_baseline": False,
+                    "ranking_share": 0.0,
+                    "folds": None,
+                }
             ),
             "trials": None,
             "registry": pipeline.registry.model_copy(update={"tracking_uri": ""}),

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from headway.data_contracts.store import plain_text, refs
 from headway.data_contracts.store.documents import EvaluationReport, Interval, Link
 from headway.data_contracts.types.notebook_card import notebook_card
-from headway.data_contracts.types.report_text import figure
+from headway.data_contracts.types.report_text import count, figure
 from headway.flows.accounts.time_account import TimeAccount, account
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.console.commands import command_name, workspace_option
@@ -64,7 +64,9 @@ class RetrainSummary(BaseModel):
     high: float
     """The upper end of its interval."""
     num_examples: int = 0
-    """Held-out examples behind these figures."""
+    """Examples behind these figures: held-out ones, or all rows of all folds."""
+    num_folds: int = 0
+    """Of cross-validation, where the figures are of fold models; 0: they are the model's own, on held-out examples."""
     other_metrics: dict[str, float]
     """Figures of the same examples that decide nothing."""
     champion_value: float | None
@@ -127,7 +129,7 @@ class RetrainSummary(BaseModel):
             verdict=champion_outcome(self),
             kind="good" if self.is_champion else "open" if self.version else "bad",
             facts={
-                name: f"{interval} on {self.num_examples:,} held-out examples" + f"; {beside}" * bool(beside),
+                name: f"{interval} on {examples_line(self)}" + f"; {beside}" * bool(beside),
                 "also": ", ".join(f"{name} {value:.4g}" for name, value in others.items()),
                 "why": self.reason,
                 "note": self.note,
@@ -152,7 +154,12 @@ def summarise(
     events = read_events(spool)
     spent = spent_time(events)
     stages = [event for event in events if str(event["event"]).startswith("stage.") and "duration_s" in event]
-    found = {str(event["event"]).removeprefix("stage."): bool(event["found"]) for event in stages if "found" in event}
+    found: dict[str, bool] = {}
+    for event in stages:
+        if "found" in event:
+            # Of several runs, such as those of folds, a stage was found where all of it was.
+            stage = str(event["event"]).removeprefix("stage.")
+            found[stage] = found.get(stage, True) and bool(event["found"])
     own = report.metrics[report.metric]
     champion = refs.current(workspace, model_refs.alias_ref(pipeline.registry.model, "champion"))
     card = card_path(pipeline.registry.model, outcome.registration)
@@ -173,8 +180,12 @@ def summarise(
         low=own.low,
         high=own.high,
         num_examples=report.num_examples,
+        num_folds=report.num_folds,
         other_metrics={name: each.value for name, each in report.metrics.items() if name != report.metric},
-        champion_value=report.comparison.champion_value if report.comparison is not None else None,
+        # On other rows than the rest it is told in the reason alone.
+        champion_value=None
+        if report.comparison is None or report.comparison.heldout is not None
+        else report.comparison.champion_value,
         baselines=report.baselines,
         leaderboard=[f"{each.name} {each.text}" for each in leaderboard(report, "champion")],
         registration=outcome.registration.sha256,
@@ -230,6 +241,13 @@ def rank_events(flow_events: list[Event]) -> Iterator[Event]:
 
 def title(summary: RetrainSummary) -> str:
     return f"{summary.model} version {summary.version}" if summary.version else f"{summary.model}, not registered"
+
+
+def examples_line(summary: RetrainSummary) -> str:
+    """How many examples are behind the figures, and of which kind."""
+    if not summary.num_folds:
+        return count(summary.num_examples, "held-out example")
+    return f"{count(summary.num_examples, 'example')}, each by one of {summary.num_folds} fold models that never saw it"
 
 
 def proof_command(summary: RetrainSummary) -> str:
@@ -288,8 +306,8 @@ def markdown(summary: RetrainSummary) -> str:
     standing = f"{plain_text.markdown(best_first(summary))}\n\n" if summary.leaderboard else ""
     return (
         f"## {head}\n\n"
-        f"{metric} **{figure(own.value)}** [{figure(own.low)}, {figure(own.high)}] on {summary.num_examples:,} "
-        f"held-out examples{f' ({figures})' if figures else ''}\n\n"
+        f"{metric} **{figure(own.value)}** [{figure(own.low)}, {figure(own.high)}] on "
+        f"{examples_line(summary)}{f' ({figures})' if figures else ''}\n\n"
         f"{standing}"
         f"{plain_text.markdown(summary.reason)}\n\n"
         f"{asked}"

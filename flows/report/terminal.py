@@ -47,6 +47,7 @@ NOTICES = {
     "reproduce.changed": "changed",
     "stage.damaged": "damaged",
     "evaluate.no_xz": "xz -9",
+    "evaluate.on_heldout": "champion",
     "alias.moved": "alias",
     "validate.accepted_unreadable": "contract",
     "validate.label_leak": "leak",
@@ -85,6 +86,8 @@ NOTICES = {
     "pipeline.starving": "starving",
     "checkpoints.unpublished": "unpublished",
 }
+OF_TRAINING = frozenset({"batch", "learning_rate", "length"})
+"""What is said of training before it begins."""
 STOPPED = frozenset({"RunStopped", "CostBoundReached", "KeyboardInterrupt", "Terminated", "TerminationSignal"})
 """How a span ends that somebody asked to end."""
 
@@ -168,6 +171,7 @@ class Terminal:
         self._printed_s, self._open_line = 0.0, False
         self._validated_s = defaultdict[str, float](float)
         self._num_crowding = 0
+        self._lines_before: dict[str, str] = {}
         self._search, self._num_drawn, self._drawn_s = SearchTable(), 0, 0.0
 
     def __call__(self, event: Event) -> None:
@@ -187,7 +191,10 @@ class Terminal:
                 times = count(self._num_crowding, "time")
                 self._line(f"{NOTICES['rank.slow']:<{STAGE_WIDTH}} {times} a rank kept others of its machine waiting")
                 self._num_crowding = 0
-            self._line(line)
+            # Of a flow run that trains several runs, what each of them would say alike.
+            if name not in OF_TRAINING or self._lines_before.get(name) != line:
+                self._line(line)
+            self._lines_before[name] = line
 
     def _step(self, event: Event) -> None:
         line = step_line(event, *self._rates[event.get("trial", "")].update(event))
@@ -269,6 +276,7 @@ class Terminal:
 
 
 def comparison_line(summary: RetrainSummary) -> str:
+    from headway.flows.report.summary import examples_line
     from headway.tasks.registry.evaluation_report import shown
 
     name, own, champion, others = summary.in_label_unit
@@ -276,7 +284,7 @@ def comparison_line(summary: RetrainSummary) -> str:
     if champion is not None:
         figures.append(f"champion {figure(champion)}")
     figures += [f"{name} {figure(value)}" for name, value in others.items()]
-    return "   ".join([*figures, f"on {count(summary.num_examples, 'held-out example')}"])
+    return "   ".join([*figures, f"on {examples_line(summary)}"])
 
 
 def time_line(summary: RetrainSummary) -> str:

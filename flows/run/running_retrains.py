@@ -75,6 +75,8 @@ class RunningRetrain(BaseModel):
     waits: str = ""
     """Who works on the run, where this retrain waits for another."""
     run: str = ""
+    trial: str = ""
+    """What the run is of, where the flow run trains several, such as `fold 2 of 5`."""
     attempt: int | None = None
     """Of this flow run's attempts at training, the newest."""
     max_attempts: int | None = None
@@ -146,6 +148,7 @@ def _running(workspace: Workspace, begin: Event, events: list[Event]) -> Running
     return retrain.model_copy(
         update={
             "run": folder.name,
+            "trial": str(run.get("trial", "")) if stage == "launch" else "",
             **(_progress(folder, flow_run, run) if stage == "launch" else {}),
             "ranks": ranks,
             "problems": [*problems, *_problems(folder, ranks)],
@@ -344,7 +347,7 @@ def words(retrain: RunningRetrain, now_unix_s: float) -> dict[str, str]:
     return {
         "stage": f"{retrain.stage or 'between two stages'}, for {length(for_s)}",
         "waits": retrain.waits,
-        "run": retrain.run,
+        "run": " of ".join(filter(None, (retrain.run, retrain.trial))),
         "attempt": "" if retrain.attempt is None else f"{retrain.attempt}{of}",
         "step": "" if retrain.step is None else f"{retrain.step:,}{total}{pace}",
         "rows": rows,

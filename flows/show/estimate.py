@@ -41,7 +41,7 @@ def from_plan(plan: Plan, step_s: float | None) -> Estimate:
         if duration_s is None:
             never_ran.append(stage.stage)
         else:
-            work.append(Work(stage=stage.stage, duration_s=duration_s, can_be_cut=stage.stage == "launch"))
+            work.append(Work(stage=stage.stage, duration_s=duration_s, can_be_cut=stage.stage in ("launch", "folds")))
     return Estimate(work, never_ran, step_s)
 
 

@@ -27,6 +27,7 @@ from headway.flows.windows.holds import shown_hold
 from headway.tasks.core.brief_context import brief_context
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.outlook import Outlook
+from headway.tasks.folds import cross_validation
 from headway.tasks.ownership.pipeline_history import Hold
 from headway.tasks.stages import evaluate, launch, register, shard, snapshot, validate, verify
 from headway.training.config.encoder_specs import CustomEncoderSpec, ImageEncoderSpec, TabularEncoderSpec
@@ -115,15 +116,19 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
     training = _counted(pipeline, taken, sharded.num_rows)
     trained = launch.outlook(context, training, sharded.document)
     verified = verify.outlook(context, trained.document)
-    evaluated = evaluate.outlook(context, pipeline.evaluation, pipeline.registry, sharded.document, verified.document)
+    folds = cross_validation.outlook(context, pipeline.evaluation, trained.document)
+    evaluated = evaluate.outlook(
+        context, pipeline.evaluation, pipeline.registry, sharded.document, verified.document, folds
+    )
     registered = register.outlook(context, pipeline.registry, verified.document)
     is_unknown = trained.state != "found" and trained.expected_s is None
     likely = _rehearsed_shape(context, pipeline, sharded.shape) if may_rehearse and is_unknown else None
     rehearsal = _rehearsal(context, pipeline, likely) if likely is not None else None
     max_steps = training.max_steps if training.max_epochs is None else None
-    planned = [files, validated, sharded, trained, verified, evaluated, registered]
+    planned = [files, validated, sharded, trained, verified, *filter(None, (folds,)), evaluated, registered]
     if may_rehearse:
         planned = _with_first_times(context, pipeline, taken, taken_s, planned, rehearsal, max_steps)
+    planned = _with_folds_times(pipeline, planned)
     times = [stage.expected_s for stage in planned if stage.state != "found"]
     known = [expected_s for expected_s in times if expected_s is not None]
     context_tokens = _context_tokens(context, pipeline, sharded.shape)
@@ -173,6 +178,16 @@ def _with_first_times(
         planned = [with_times(stage, launched, "as rehearsed, without exchange and saving") for stage in planned]
         planned = [with_times(stage, found, "estimated from the rehearsal") for stage in planned]
     return planned
+
+
+def _with_folds_times(pipeline: PipelineSpec, planned: list[Outlook]) -> list[Outlook]:
+    """With what the folds take where none was ever trained: as often as there are, what the run itself takes."""
+    times = {stage.stage: stage.expected_s for stage in planned if stage.state == "run"}
+    launch_s = times.get("launch")
+    if pipeline.evaluation.folds is None or launch_s is None:
+        return planned
+    took = {"folds": pipeline.evaluation.folds * (launch_s + (times.get("verify") or 0.0))}
+    return [with_times(stage, took, "each as the run itself") for stage in planned]
 
 
 def _counted(pipeline: PipelineSpec, taken: Snapshot, num_rows: int | None) -> TrainingSpec:

@@ -42,6 +42,7 @@ from headway.tasks.ownership.pipeline_history import (
 from headway.tasks.prove.scrub import ScrubReport, read_report
 from headway.tasks.registry import decisions, model_refs
 from headway.tasks.registry.promotion_decision import Decision
+from headway.tasks.rows.fold_scores import fold_of
 from headway.training.checkpoint.layout import RESULT_NAME, committed_steps, step_of
 from headway.training.engine import profiling
 from headway.training.launch.base import run_lock, stop_request
@@ -95,6 +96,8 @@ class RunStatus(BaseModel):
     """Why its newest attempt ended, where that was not its last step."""
     continued_by: str = ""
     """The command that continues it."""
+    fold: str = ""
+    """Whose model it trains, such as `fold 2 of 5`; empty: a pipeline's own."""
 
 
 class WaitingStatus(BaseModel):
@@ -315,6 +318,7 @@ def _run(workspace: Workspace, name: str, described: Sha256 | None, left: Pipeli
     # While somebody works on the run, its newest attempt has no end to be shown.
     newest = None if run_lock.is_at_work(folder) else newest_attempt(folder)
     ended = "" if newest is None else _why_ended(newest, None if owner else left)
+    fold = _fold(workspace, described)
     return RunStatus(
         run=name,
         pipeline=_pipeline(workspace, described),
@@ -327,7 +331,9 @@ def _run(workspace: Workspace, name: str, described: Sha256 | None, left: Pipeli
         finished=finished,
         folder=str(folder),
         ended=ended,
-        continued_by=_continued_by(newest, name, is_resumable=described is not None and not finished)
+        fold=fold,
+        # A fold's model is trained again by the retrain that it evaluates, and resumed by nobody else.
+        continued_by=_continued_by(newest, name, is_resumable=described is not None and not finished and not fold)
         if newest is not None and ended
         else "",
     )
@@ -373,6 +379,13 @@ def _continued_by(attempt: AttemptRecord, run: str, *, is_resumable: bool) -> st
     # Nothing waits for a window that is resumed by hand.
     options = [each for each in typed[place + 2 :] if each != "--in-window"]
     return shlex.join([*typed[:place], "resume", run, "--pipeline", *typed[place + 1 : place + 2], *options])
+
+
+def _fold(workspace: Workspace, run: Sha256 | None) -> str:
+    with contextlib.suppress(IntegrityError, FileNotFoundError):
+        if run is not None:
+            return str(fold_of(workspace, workspace.load(Link(kind=RunSpec.kind, sha256=run), RunSpec)) or "")
+    return ""
 
 
 def _pipeline(workspace: Workspace, run: Sha256 | None) -> str:
@@ -578,6 +591,7 @@ def _run_facts(run: RunStatus) -> dict[str, str]:
     newest = "" if run.checkpoint_step is None else f", the newest of step {run.checkpoint_step:,}"
     return {
         "pipeline": run.pipeline,
+        "model of": run.fold,
         "step": f"{step}, {count(run.num_checkpoints, 'checkpoint')}{newest}",
         "owner": run.owner,
         "ended": run.ended,

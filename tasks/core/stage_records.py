@@ -10,8 +10,8 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.stages import StageRecord, parse_record
 from headway.data_contracts.store.strict_json import MAX_RECORD_BYTES
 
-STAGES = ("snapshot", "validate", "shard", "launch", "verify", "evaluate", "register")
-"""In the order in which they run."""
+STAGES = ("snapshot", "validate", "shard", "launch", "verify", "folds", "evaluate", "register")
+"""In the order in which they run; `folds` where a pipeline asks for cross-validation alone."""
 
 
 def newest_record(

@@ -37,6 +37,7 @@ from headway.tasks.prove.registered_copy import Expected, fault_of
 from headway.tasks.registry import mlflow_store, model_refs
 from headway.tasks.registry.model_export import name_in_model, registered_graph
 from headway.tasks.registry.model_versions import lineage
+from headway.tasks.rows.fold_scores import CrossValidation, fold_of, fold_scores
 from headway.tasks.rows.heldout_parts import HeldoutParts
 from headway.training.checkpoint.layout import checkpoint_path, run_folder, stored_files
 from headway.training.checkpoint.tensor_digest import stored_tensors_sha256
@@ -183,6 +184,8 @@ def _chain(
     yield _document("evaluation", registration.evaluation)
     if evaluation.heldout_parts is not None:
         yield from _heldout_parts(workspace, evaluation, evaluation.heldout_parts)
+    if evaluation.cross_validation is not None:
+        yield from _folds(workspace, registration.run, evaluation, evaluation.cross_validation)
     checkpoint = workspace.load(registration.checkpoint, CheckpointManifest)
     yield _document("checkpoint manifest", registration.checkpoint)
     yield from _checkpoint(workspace, checkpoint, registration.run)
@@ -206,6 +209,35 @@ def _heldout_parts(workspace: Workspace, evaluation: EvaluationReport, link: Lin
         "the held-out parts have the evaluation's examples": parts.num_examples >= num_scored,
     }
     yield _bound(bonds)
+
+
+def _folds(workspace: Workspace, run: Link, evaluation: EvaluationReport, link: Link) -> Iterator[ChainLink]:
+    """The models whose figures the evaluation has, each with the data that it never saw."""
+    found = workspace.load(link, CrossValidation)
+    yield _document("cross-validation", link)
+    scores = fold_scores(workspace, found)
+    yield _bound(
+        {
+            "the folds are of the model's run": found.run == run,
+            "the folds have the evaluation's examples": found.num_examples == evaluation.num_examples,
+        }
+    )
+    for place, score in zip(found.folds, scores, strict=True):
+        yield _document(f"scores of {score.fold}", place)
+        files = tuple(file for file in (score.outputs, score.importance) if file is not None)
+        if files:
+            yield ChainFiles(what=f"outputs of {score.fold}", files=files)
+        checkpoint = workspace.load(score.checkpoint, CheckpointManifest)
+        yield from _checkpoint(workspace, checkpoint, score.run)
+        yield from _run(workspace, score.run)
+        of_fold = workspace.load(score.run, RunSpec)
+        yield _bound(
+            {
+                f"the model of {score.fold} belongs to its run": checkpoint.run == score.run,
+                f"the model of {score.fold} was scored on its own shards": of_fold.manifest == score.manifest,
+                f"the shards of {score.fold} hold it out": fold_of(workspace, of_fold) == score.fold,
+            }
+        )
 
 
 def _belong_together(

@@ -290,6 +290,8 @@ def _figures(context: RunContext, trial: ReproductionRun, checkpoint: Path) -> t
     run, report = trial.candidate.run, trial.report
     if report.num_ranking_examples and report.heldout_parts is None:  # of an earlier version
         return ()
+    if report.num_folds:  # of other models than the one that was trained again
+        return ()
     request = EvaluationRequest(
         checkpoint=str(checkpoint), run=run.sha256, manifest=report.manifest.sha256, split=report.split, baselines=False
     )

@@ -76,7 +76,8 @@ def leaderboard(report: EvaluationReport, champion: str, own: str = OWN) -> list
         champion, own: what to call the two.
     """
     lines = [Contestant(own, report.metrics[report.metric].value, report.metrics[report.metric], None)]
-    if (beside := report.comparison) is not None:
+    # On other rows than the rest it would stand beside figures that it does not compare with.
+    if (beside := report.comparison) is not None and beside.heldout is None:
         lines.append(Contestant(champion, beside.champion_value, None, beside.difference))
     for name, number in report.baselines.items():
         role = "to be beaten" if name == report.gate_baseline else "for scale"
@@ -101,6 +102,19 @@ def leaderboard_table(report: EvaluationReport, champion: str, own: str = OWN) -
         for each in leaderboard(report, champion, own)
     ]
     return markdown_table(("", words(lead(report).name), difference_title(report, own)), rows)
+
+
+def examples_words(report: EvaluationReport) -> str:
+    """What the examples behind the figures are called."""
+    return "out-of-fold examples" if report.num_folds else "held-out examples"
+
+
+def folds_words(report: EvaluationReport, own: str = "The registered model") -> str:
+    """Whose figures they are, where they are of folds."""
+    return (
+        f"The figures are of {report.num_folds} fold models, each scored on the rows of its fold, which it never saw. "
+        f"{own} is none of them: it was trained with the same settings on the usual training split"
+    )
 
 
 def set_apart_words(report: EvaluationReport) -> str:
@@ -128,12 +142,13 @@ def headline(report: EvaluationReport, context: ReportContext) -> str:
 def render_markdown(report: EvaluationReport, context: ReportContext) -> str:
     others = [name for name in report.metrics if name != lead(report).name]
     lines = [
-        f"### {markdown(words(lead(report).name))} on {report.num_examples:,} held-out examples",
+        f"### {markdown(words(lead(report).name))} on {report.num_examples:,} {examples_words(report)}",
         "",
         f"**{markdown(headline(report, context))}**: {markdown(versus_rival(report).detail)}",
         "",
         *([f"{INEXACT}: {markdown(report.inexact)}", ""] if report.inexact else []),
         *([f"{set_apart_words(report)}.", ""] if report.num_ranking_examples else []),
+        *([f"{folds_words(report)}.", ""] if report.num_folds else []),
         *leaderboard_table(report, context.champion),
         "",
         *(f"{markdown(words(name))} {shown(report.metrics[name])}\n" for name in others),

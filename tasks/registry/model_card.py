@@ -24,7 +24,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import count, figure, moment
 from headway.tasks.registry import decisions, model_refs
 from headway.tasks.registry.decisions import RecordedDecision
-from headway.tasks.registry.evaluation_report import leaderboard_table, set_apart_words, shown, slice_table
+from headway.tasks.registry.evaluation_report import folds_words, leaderboard_table, set_apart_words, shown, slice_table
 from headway.tasks.registry.model_versions import ModelVersions, lineage
 from headway.tasks.rows.slices import OTHERS
 
@@ -150,14 +150,17 @@ def _figures(report: EvaluationReport) -> list[str]:
     direction = "higher" if report.greater_is_better else "lower"
     rows = [(name, shown(each)) for name, each in report.metrics.items()]
     if report.comparison is not None:
-        rows.append((f"{report.metric} of the champion", figure(report.comparison.champion_value)))
-        rows.append((f"{report.metric} minus the champion's", shown(report.comparison.difference)))
+        on = report.comparison.heldout
+        where = "" if on is None else f", on {on.num_examples:,} held-out rows alone"
+        rows.append((f"{report.metric} of the champion{where}", figure(report.comparison.champion_value)))
+        rows.append((f"{report.metric} minus the champion's{where}", shown(report.comparison.difference)))
     note = (
         f"{report.num_examples:,} {report.split} examples; {report.metric} decides, {direction} is better; "
         "intervals are bootstrapped over the examples."
     )
+    folds = [markdown(f"{folds_words(report, 'This version')}."), ""] if report.num_folds else []
     return [
-        *("## Figures", "", markdown(note), "", *markdown_table(("figure", "value"), rows), ""),
+        *("## Figures", "", markdown(note), "", *folds, *markdown_table(("figure", "value"), rows), ""),
         *("## Leaderboard", "", *leaderboard_table(report, "the champion of that time", "this version"), ""),
     ]
 
@@ -179,6 +182,11 @@ def _data(workspace: Workspace, run: RunSpec, receipt: ContractReceipt, report: 
         *((f"split {split}", count(shards.num_rows(split), "encoded row")) for split in splits),
         *((f"newest row, {each.rule_id}", _moment(each.unix_s)) for each in receipt.freshness),
         ("examples evaluated", f"{report.num_examples:,}, digest {report.examples_sha256[:12]}"),
+        *(
+            []
+            if report.cross_validation is None
+            else [("fold models", f"{report.num_folds}, digest {report.cross_validation.sha256[:12]}")]
+        ),
     ]
     return ["## Data", "", *markdown_table(("", ""), rows), ""]
 
@@ -215,6 +223,8 @@ def _moves(workspace: Workspace, model: str, registration: Link) -> list[str]:
 def _limits(receipt: ContractReceipt, report: EvaluationReport, found: RecordedDecision | None) -> list[str]:
     """What a reader must not take from the figures."""
     evaluated = f"It was evaluated on {markdown(report.split)} examples of the same source"
+    if report.num_folds:
+        evaluated = "Its settings were evaluated by fold models on rows of the same source, and not its own weights"
     limits = [
         f"{evaluated}; of other data the figures say nothing.",
         "Differences within their intervals are noise.",

@@ -200,11 +200,13 @@ def lineage(workspace: Workspace, registration: Link) -> dict[str, str]:
     run = workspace.load(document.run, RunSpec)
     shards = workspace.load(run.manifest, ShardManifest)
     receipt = workspace.load(run.receipt, ContractReceipt)
-    inexact = workspace.load(document.evaluation, EvaluationReport).inexact
+    report = workspace.load(document.evaluation, EvaluationReport)
+    inexact, folds = report.inexact, report.cross_validation
     start = {} if run.start is None else {"headway.start": run.start.sha256}
     return (
         ({"headway.inexact": inexact} if inexact else {})
         | start
+        | ({} if folds is None else {"headway.folds": str(report.num_folds), "headway.cross_validation": folds.sha256})
         | {
             REGISTRATION_TAG: registration.sha256,
             mlflow_store.RUN_TAG: document.run.sha256,

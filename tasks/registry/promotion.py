@@ -111,20 +111,23 @@ def versus_rival(report: EvaluationReport, margin: float = 0.0) -> PromotionChec
             "that it can read, promote this model by `headway promote --override`, or start anew under another "
             f"registry.model, where it has to beat the {report.gate_baseline} alone",
         )
-    if report.comparison is not None:
+    own, num_examples = report.metrics[report.metric].value, report.num_examples
+    if (compared := report.comparison) is not None:
         name = rival = "champion"
-        value, difference, first = report.comparison.champion_value, report.comparison.difference, ""
+        value, difference, first = compared.champion_value, compared.difference, ""
+        if (heldout := compared.heldout) is not None:
+            own, num_examples = heldout.value, heldout.num_examples
+            first = f"on {num_examples:,} held-out rows alone, since {heldout.reason}: "
     else:
         name, rival, first = "baseline", report.gate_baseline, "first model, "
         value, difference = report.baselines[rival], report.baseline_difference
     gain = _gain(difference, report.greater_is_better)
     better = gain.low > margin
-    own = report.metrics[report.metric].value
     required = f" by more than {margin:g}" if margin else ""
     # In the label's own unit, which people know; what decides stays as it is.
     lead = shown_measure(report.metric, report.metrics)
     value, own, of_difference = lead.of(value), lead.of(own), f" of {report.metric}" if lead.is_root else ""
-    needed = None if better else examples_needed(gain, margin, report.num_examples)
+    needed = None if better else examples_needed(gain, margin, num_examples)
     if needed is None:
         words = f"{'beats' if better else 'does not beat'} the {rival}'s {figure(value)}{required}"
     else:
@@ -133,10 +136,11 @@ def versus_rival(report: EvaluationReport, margin: float = 0.0) -> PromotionChec
     return PromotionCheck(
         name=name,
         status="passed" if better else "failed",
-        detail=figures if needed is None else f"{TOO_FEW} ({report.num_examples:,}): {figures}. {_more(needed)}",
+        detail=figures if needed is None else f"{TOO_FEW} ({num_examples:,}): {figures}. {_more(needed, report)}",
         value=gain.low,
         limit=margin,
         too_few_examples=needed is not None,
+        remedy="" if needed is None or not report.num_folds else "add rows, so that more of them judge it",
     )
 
 
@@ -150,11 +154,19 @@ def examples_needed(gain: Interval, margin: float, num_examples: int) -> int | N
     return math.ceil(num_examples * times) if times <= MOST_TIMES else None
 
 
-def _more(needed: int) -> str:
+def _more(needed: int, report: EvaluationReport) -> str:
     # Two digits, rounded up: it is an estimate from one sample.
     digits = 10 ** max(0, len(str(needed)) - 2)
     needed = -(-needed // digits) * digits
-    return f"About {needed:,} held-out examples would tell: raise shards.heldout_fraction, or add rows"
+    if report.num_folds and (report.comparison is None or report.comparison.heldout is None):
+        return f"About {needed:,} rows would tell: add some"
+    return f"About {needed:,} held-out examples would tell: {_way_to_more(report)}"
+
+
+def _way_to_more(report: EvaluationReport) -> str:
+    share = "raise shards.heldout_fraction, or add rows"
+    # Of token data there are no folds.
+    return share if report.num_folds or report.gate_baseline == "bigram" else f"say evaluation.folds, {share}"
 
 
 def _gain(difference: Interval, greater_is_better: bool) -> Interval:
@@ -195,6 +207,12 @@ def _floors(floors: Mapping[str, float], report: EvaluationReport) -> Iterator[P
         )
 
 
+def _slice_sizes(report: EvaluationReport) -> Mapping[str, int]:
+    """Of the examples on which champion and challenger were compared."""
+    beside = report.comparison
+    return report.slice_sizes if beside is None or beside.heldout is None else beside.heldout.slice_sizes
+
+
 def _slices(limits: SliceLimits | None, report: EvaluationReport, subject: Subject) -> PromotionCheck:
     """No slice is worse than the champion's by more than it may lose, beyond doubt."""
     if limits is None:
@@ -205,7 +223,7 @@ def _slices(limits: SliceLimits | None, report: EvaluationReport, subject: Subje
     large = {
         name: _gain(difference, report.greater_is_better)
         for name, difference in report.comparison.slices.items()
-        if report.slice_sizes.get(name, 0) >= limits.min_examples
+        if _slice_sizes(report).get(name, 0) >= limits.min_examples
     }
     small = len(report.slices) - len(large)
     suffix = f"; {small} not evaluated: no comparison, or fewer than {limits.min_examples} examples" if small else ""
@@ -233,7 +251,7 @@ def _shadow(policy: PromotionSpec, report: EvaluationReport, subject: Subject) -
     if report.compared_with is None and subject.champion is None:
         yield PromotionCheck(name="shadow", status="not evaluated", detail="there is no champion yet")
         return
-    size, compared = report.slice_sizes.get(shadow.slice, 0), report.comparison
+    size, compared = _slice_sizes(report).get(shadow.slice, 0), report.comparison
     difference = None if compared is None else compared.slices.get(shadow.slice)
     # Too few fail here, where other slices are passed by: the policy asks for this very one.
     if difference is None or size < shadow.min_examples:

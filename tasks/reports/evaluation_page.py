@@ -17,6 +17,8 @@ from headway.tasks.registry.evaluation_report import (
     OWN,
     ReportContext,
     difference_title,
+    examples_words,
+    folds_words,
     headline,
     lead,
     leaderboard,
@@ -64,6 +66,7 @@ def render_html(
 ) -> str:
     versus = versus_rival(report)
     apart = f". {set_apart_words(report)}." if report.num_ranking_examples else ""
+    apart += f". {folds_words(report)}." if report.num_folds else ""
     evaluated = f", {report_text.moment(context.evaluated_unix_s)} UTC" if context.evaluated_unix_s is not None else ""
     sections = (
         banner(
@@ -92,6 +95,7 @@ def render_html(
 
 def _tiles(report: EvaluationReport) -> str:
     beside, measure = report.comparison, lead(report)
+    beside = None if beside is not None and beside.heldout is not None else beside  # on other rows than the rest
     champion = (
         figure(measure.of(beside.champion_value)) if beside is not None else "none" if report.incomparable else ""
     )
@@ -101,7 +105,7 @@ def _tiles(report: EvaluationReport) -> str:
         [
             (figure(report.metrics[measure.name].value), words(measure.name)),
             *others[:2],
-            (f"{report.num_examples:,}", "held-out examples"),
+            (f"{report.num_examples:,}", examples_words(report)),
             (figure(measure.of(report.baselines[report.gate_baseline])), report.gate_baseline),
             *([(champion, "figure of the champion" if report.incomparable else "champion")] if champion else []),
         ]
@@ -152,6 +156,7 @@ def _documents(report: EvaluationReport, facts: PageFacts) -> str:
         ("Checkpoint", report.checkpoint.sha256),
         ("Shards", report.manifest.sha256),
         ("Examples", report.examples_sha256),
+        ("Fold models", "" if report.cross_validation is None else report.cross_validation.sha256),
         ("Outputs", "" if report.outputs is None else report.outputs.path),
         (INEXACT, report.inexact),
         ("Champion", "" if report.compared_with is None else report.compared_with.sha256),

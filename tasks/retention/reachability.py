@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.data_contracts.store.documents import Link, RunSpec
+from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.folder_store import FileEntry, FolderStore
 from headway.data_contracts.store.leftovers import MACHINE, STAGING_SUFFIX, is_held
 from headway.data_contracts.store.places import entries
@@ -27,6 +28,7 @@ from headway.tasks.ownership import pipeline_history
 from headway.tasks.ownership.pipeline_history import PIPELINES
 from headway.tasks.registry.retirement import retired_registrations
 from headway.tasks.retention.reference_graph import OF_CHECKPOINT, ReferenceGraph, ReferenceReader, own_digest
+from headway.tasks.rows.fold_scores import fold_of
 from headway.training.checkpoint.layout import RESULT_NAME
 from headway.training.launch.base import run_lock
 
@@ -121,7 +123,7 @@ def _roots(
         if reason := reason or ("another machine has the run" if is_leased(files) else ""):
             yield from ((file.path, reason) for file in files)
             yield document, reason  # "" is no file
-        if document and f"{folder}/{RESULT_NAME}" in listed:
+        if document and f"{folder}/{RESULT_NAME}" in listed and not _is_of_fold(workspace, document):
             finished[str(reader.read(document).fields.get("pipeline", ""))].append((newest_unix_s, folder))
     for pipeline, runs in finished.items():
         for _, folder in sorted(runs, reverse=True)[: policy.keep_last]:
@@ -129,6 +131,14 @@ def _roots(
             yield documents[folder.rpartition("/")[2]], reason
             # The last checkpoint stays by the result, which names it; earlier ones need not.
             yield from ((file.path, reason) for file in folders[folder] if not OF_CHECKPOINT.match(file.path))
+
+
+def _is_of_fold(workspace: Workspace, document: str) -> bool:
+    """Whether a run trained a fold's model: it stays for what it evaluates, and takes no other run's place."""
+    with contextlib.suppress(IntegrityError, FileNotFoundError):  # of what is damaged nothing is told
+        run = workspace.load(Link(kind=RunSpec.kind, sha256=own_digest(document)), RunSpec)
+        return fold_of(workspace, run) is not None
+    return False
 
 
 def _of_searches(workspace: Workspace, listed: Mapping[str, FileEntry]) -> Iterator[Link]:

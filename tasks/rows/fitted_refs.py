@@ -12,6 +12,7 @@ from headway.data_contracts.store.errors import IntegrityError, RefConflict
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.refs import RefEntry
 from headway.tasks.core.context import RunContext
+from headway.tasks.rows.fold_scores import fold_of
 from headway.training.config.shards import ShardSpec
 
 RECOVERED = "the entry before is damaged; this is what the last training went with"
@@ -77,7 +78,8 @@ def _last_trained(workspace: Workspace, pipeline: str) -> RunSpec | None:
 def _runs(workspace: Workspace, pipeline: str) -> Iterator[RunSpec]:
     for name in workspace.names(f"documents/{RunSpec.kind}"):
         run = workspace.load(Link(kind=RunSpec.kind, sha256=name.removesuffix(".json")), RunSpec)
-        if run.pipeline == pipeline:
+        # A fold's model has a state of its own, which saw no row of the fold.
+        if run.pipeline == pipeline and fold_of(workspace, run) is None:
             yield run
 
 

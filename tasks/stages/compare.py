@@ -15,15 +15,8 @@ from headway.tasks.reports.comparison import (
     MeasureOfBoth,
     SliceOfBoth,
 )
+from headway.tasks.reports.figures import EvaluationSpec, difference_of, interval_of, slices_of, subset_of, widened
 from headway.tasks.rows.slices import OTHERS
-from headway.tasks.stages.evaluate import (
-    EvaluationSpec,
-    difference_of,
-    interval_of,
-    slices_of,
-    subset_of,
-    widened,
-)
 from headway.tasks.stages.scoring import ScoringHarness, only
 from headway.training.evaluation.measures import Measure
 from headway.training.programs.evaluation import DetailsRequest, Scores

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import lzma
-import math
-import operator
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypedDict
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-from pydantic import Field
 
 from headway.data_contracts.sources.reading import SourceSpec
 from headway.data_contracts.store.documents import (
@@ -18,10 +16,9 @@ from headway.data_contracts.store.documents import (
     Continuation,
     ContractReceipt,
     EvaluationReport,
-    Frozen,
+    HeldoutComparison,
     Importance,
     Incomparable,
-    Interval,
     Link,
     Registration,
     RunSpec,
@@ -35,28 +32,46 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import document_path
 from headway.data_contracts.types import report_text
 from headway.tasks.core.artifacts import artifact_key, show_markdown
-from headway.tasks.core.candidate import read_candidate
+from headway.tasks.core.candidate import Candidate, read_candidate
 from headway.tasks.core.code_version import code_version
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.outlook import Outlook, found, look_up, would_run
 from headway.tasks.core.pages import contract_page, evaluation_page
-from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
+from headway.tasks.core.stage import StageOutput, find_intact, find_or_make, stage_task
 from headway.tasks.registry import model_refs
 from headway.tasks.registry.evaluation_report import ReportContext, render_markdown
 from headway.tasks.reports.evaluation_page import PageFacts, render_html
 from headway.tasks.reports.evidence import publish_curve, publish_outputs, read_evidence
+from headway.tasks.reports.figures import (
+    EvaluationSpec,
+    compare_with_champion,
+    difference_of,
+    interval_of,
+    slices_of_all,
+    subset_of,
+)
+from headway.tasks.rows.fold_scores import (
+    OUT_OF_FOLD,
+    STAGE_OF_FOLDS,
+    CrossValidation,
+    FoldScore,
+    fold_scores,
+    joined_scores,
+    read_scores,
+)
 from headway.tasks.rows.heldout_parts import CODE as PARTS_CODE
 from headway.tasks.rows.heldout_parts import apart_from, has_chosen_nothing
-from headway.tasks.rows.slices import OTHERS, SliceBy
+from headway.tasks.rows.slices import SliceBy
 from headway.tasks.stages.register import RegistrySpec, registered_before
 from headway.tasks.stages.scoring import ScoringHarness, only
 from headway.training.checkpoint.inexactness import inexactness
 from headway.training.checkpoint.layout import run_folder
+from headway.training.config.fold import Fold
 from headway.training.config.shards import HELDOUT, ShardSpec
 from headway.training.evaluation.class_figures import class_figures
-from headway.training.evaluation.measures import Measure, Sums
+from headway.training.evaluation.measures import Measure
 from headway.training.evaluation.number_figures import number_figures
-from headway.training.evaluation.statistics import paired_difference, ratio_interval
+from headway.training.evaluation.statistics import ratio_interval
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.programs.evaluation import DetailsRequest, Scores
 
@@ -66,9 +81,11 @@ CODE = (
         "headway.training.evaluation.statistics",
         "headway.tasks.stages.evaluate",
         "headway.tasks.stages.scoring",
+        "headway.tasks.rows.fold_scores",
         "headway.tasks.registry.evaluation_report",
         "headway.tasks.reports.evaluation_page",
         "headway.tasks.reports.evidence",
+        "headway.tasks.reports.figures",
         "headway.tasks.reports.pictures",
         "headway.training.evaluation.class_figures",
         "headway.training.evaluation.number_figures",
@@ -79,50 +96,15 @@ CODE = (
         "headway.training.data.encode.host",
     ),  # encode today's documents for a champion with another encoder
 )
+CODE_OF_FOLDS = (
+    "headway.tasks.folds.cross_validation",
+    "headway.tasks.rows.fold_scores",
+    "headway.training.programs.evaluation",
+    "headway.training.data.shards.sharding",
+    "headway.training.data.encode.host",
+)
 MAX_WORST = 20
 MAX_IMPORTANCES = 200
-MIN_SLICE = 5
-"""Slices of fewer examples are taken together."""
-TAIL_RESAMPLES = 5
-"""Beyond each end of a slice's interval, at least: an end that no resample passes is the largest one drawn."""
-
-
-class Resampling(TypedDict):
-    resamples: int
-    confidence: float
-    seed: int
-
-
-class EvaluationSpec(Frozen):
-    bootstrap_resamples: int = Field(2000, ge=100, description="Resamples of documents behind every interval.")
-    confidence: float = Field(0.95, gt=0.5, lt=1, description="Width of the intervals.")
-    seed: int = Field(0, description="Seed of the resampling.")
-    ranking_share: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        exclude_if=operator.not_,
-        description="Share of the held-out examples on which `trials` are ranked, and which no report and no gate "
-        "uses: what was chosen on examples looks too good on them, so those that ranked once never evaluate again, "
-        "also where the share is lower later. 0: none, and no trials.",
-    )
-    xz_baseline: bool = Field(True, description="Also compress the held-out documents with `xz -9`, for scale.")
-    continuations: int = Field(
-        3, ge=0, le=10, description="Held-out rows of a text whose beginnings the page quotes and the model continues."
-    )
-    trees_baseline: bool = Field(
-        True, description="Of a table, also fit boosted trees on some of its training rows, for scale: scikit-learn's."
-    )
-    slices: tuple[SliceBy, ...] = Field(
-        default=(),
-        exclude_if=operator.not_,
-        description="Columns of the source by which the held-out examples are cut as well, such as `[region]`; their "
-        "values are shown in reports and on cards.",
-    )
-
-    @property
-    def resampling(self) -> Resampling:
-        return Resampling(resamples=self.bootstrap_resamples, confidence=self.confidence, seed=self.seed)
 
 
 @stage_task(name="evaluate", task_run_name="evaluate {context.pipeline}")
@@ -134,15 +116,17 @@ def evaluate(
     shards: ShardSpec,
     source: SourceSpec,
     checkpoint: Link,
+    folds: Link | None = None,
 ) -> Link:
     """Score the held-out documents. A candidate that is registered already is its own result.
 
     Args:
         launch, shards, source: where models are scored, and on which data.
+        folds: what cross-validation came to, whose figures take the place of the candidate's own; None: there is none.
     """
     workspace = context.workspace
     champion = _champion(workspace, registry)
-    if (own := _own_report(context, spec, registry, checkpoint, champion)) is not None:
+    if (own := _own_report(context, spec, registry, checkpoint, champion, folds)) is not None:
         with context.ledger.span("stage.evaluate", found=True):
             return own
     bench = ScoringHarness(
@@ -152,9 +136,9 @@ def evaluate(
     link = find_or_make(
         context,
         "evaluate",
-        _inputs(context, spec, manifest, checkpoint, champion),
-        lambda: _evaluate(bench, spec, registry, checkpoint, champion),
-        shown=HELDOUT,
+        _inputs(context, spec, manifest, checkpoint, champion, folds),
+        lambda: _evaluate(bench, spec, registry, checkpoint, champion, folds),
+        shown=HELDOUT if folds is None else OUT_OF_FOLD,
         exclusive=True,
     )
     report = workspace.load(link, EvaluationReport)
@@ -165,18 +149,24 @@ def evaluate(
 
 
 def outlook(
-    context: RunContext, spec: EvaluationSpec, registry: RegistrySpec, manifest: Link | None, checkpoint: Link | None
+    context: RunContext,
+    spec: EvaluationSpec,
+    registry: RegistrySpec,
+    manifest: Link | None,
+    checkpoint: Link | None,
+    folds: Outlook | None = None,
 ) -> Outlook:
     """Args:
     manifest: the shards that the run was trained on.
     checkpoint: None: there is none to evaluate yet.
+    folds: what cross-validation would do; None: nothing.
     """
-    if manifest is None or checkpoint is None:
+    if manifest is None or checkpoint is None or (folds is not None and folds.document is None):
         return would_run(context, "evaluate")
-    champion = _champion(context.workspace, registry)
-    if (own := _own_report(context, spec, registry, checkpoint, champion)) is not None:
+    champion, scored = _champion(context.workspace, registry), None if folds is None else folds.document
+    if (own := _own_report(context, spec, registry, checkpoint, champion, scored)) is not None:
         return found("evaluate", own, "with the registered version")
-    return look_up(context, "evaluate", _inputs(context, spec, manifest, checkpoint, champion))
+    return look_up(context, "evaluate", _inputs(context, spec, manifest, checkpoint, champion, scored))
 
 
 def _champion(workspace: Workspace, registry: RegistrySpec) -> Link | None:
@@ -185,7 +175,12 @@ def _champion(workspace: Workspace, registry: RegistrySpec) -> Link | None:
 
 
 def _own_report(
-    context: RunContext, spec: EvaluationSpec, registry: RegistrySpec, checkpoint: Link, champion: Link | None
+    context: RunContext,
+    spec: EvaluationSpec,
+    registry: RegistrySpec,
+    checkpoint: Link,
+    champion: Link | None,
+    folds: Link | None = None,
 ) -> Link | None:
     """The report of its registration, if that still decides: it is or was champion, or evaluated against today's.
 
@@ -199,7 +194,8 @@ def _own_report(
         report = workspace.load(registered.evaluation, EvaluationReport)
         if model_refs.was_champion(workspace, registry.model, registered.link):
             return registered.evaluation  # it decides nothing any more
-        holds = report.compared_with == champion and has_chosen_nothing(context, spec.ranking_share, report)
+        is_alike = report.compared_with == champion and report.cross_validation == folds
+        holds = is_alike and has_chosen_nothing(context, spec.ranking_share, report)
     except IntegrityError as error:
         context.report_damage("evaluate", str(error))
         return None
@@ -207,16 +203,22 @@ def _own_report(
 
 
 def _inputs(
-    context: RunContext, spec: EvaluationSpec, manifest: Link, checkpoint: Link, champion: Link | None
+    context: RunContext,
+    spec: EvaluationSpec,
+    manifest: Link,
+    checkpoint: Link,
+    champion: Link | None,
+    folds: Link | None,
 ) -> dict[str, object]:
     shards = context.workspace.load(manifest, ShardManifest)
     return {
         "checkpoint": checkpoint.sha256,
         "champion": None if champion is None else champion.sha256,
         "spec": spec.model_dump(mode="json"),
+        **({} if folds is None else {"cross_validation": folds.sha256}),
         "set_apart": [each.model_dump(mode="json") for each in apart_from(context, spec.ranking_share, shards)],
         "code": code_version(*CODE),
-        "libraries": {name: version(name) for name in ("numpy", "torch", "scikit-learn")},
+        "libraries": _libraries(),
     }
 
 
@@ -240,20 +242,192 @@ def report_context(
     )
 
 
+class _Scored(NamedTuple):
+    """What a report is made of."""
+
+    own: Scores
+    """Of the examples that evaluate."""
+    examples_sha256: str
+    labels: dict[SliceBy, list[str]]
+    """By what else the examples are cut, the slice of each."""
+    inputs: Sequence[str]
+    """Names of those that importance is of."""
+    num_ranking: int
+    parts: Link | None
+    theirs: Scores | Incomparable | None
+    """The champion's of the same examples; None: there is none, or see `heldout`."""
+    heldout: ChampionComparison | None = None
+    """With the champion on held-out rows, where the rest is of folds and the champion has none like them."""
+
+
+def _on_heldout(bench: ScoringHarness, spec: EvaluationSpec, candidate: Candidate, champion: Link | None) -> _Scored:
+    """The candidate's own figures on the rows that its shards hold out."""
+    run = candidate.run
+    scored = bench.score(candidate, details=DetailsRequest(seed=spec.seed, continuations=spec.continuations))
+    parts = bench.parted(spec.ranking_share, run, scored.examples)
+    theirs = None if champion is None else bench.score_champion(champion, run)
+    # Other examples are refused in `compare_with_champion`; numbers of ours would cut them wrongly.
+    if isinstance(theirs, Scores) and theirs.examples == scored.examples:
+        theirs = only(theirs, parts.evaluation)
+    own = only(scored, parts.evaluation)
+    labels = bench.slices_by(spec.slices, run, scored.examples)
+    return _Scored(
+        own=own,
+        examples_sha256=bench.examples_sha256(run, own.examples),
+        labels={by: [of_all[number] for number in parts.evaluation] for by, of_all in labels.items()},
+        inputs=[] if own.details.importance is None else bench.input_names(run),
+        num_ranking=len(scored.examples) - len(own.examples),
+        parts=parts.document,
+        theirs=theirs,
+    )
+
+
+def _by_folds(
+    bench: ScoringHarness, spec: EvaluationSpec, candidate: Candidate, champion: Link | None, folds: Link
+) -> _Scored:
+    """The fold models' figures, each on its fold; beside them those of the champion's fold models, on the same rows.
+
+    Where the champion has none that are like them, it and the candidate are compared on the rows that are held out from
+    both: a verdict on few rows is better than one on rows that either has seen.
+    """
+    workspace = bench.context.workspace
+    found = workspace.load(folds, CrossValidation)
+    scores = fold_scores(workspace, found)
+    inputs = {score.inputs for score in scores}
+    own = joined_scores(
+        [(score.fold, read_scores(workspace, score), score.labels) for score in scores],
+        has_same_inputs=len(inputs) == 1,
+    )
+    runs = [workspace.load(score.run, RunSpec) for score in scores]
+    labels: dict[SliceBy, list[str]] = {}
+    for run, score in zip(runs, scores, strict=True):
+        for by, of_fold in bench.slices_by(spec.slices, run, score.examples).items():
+            labels.setdefault(by, []).extend(of_fold)
+    theirs = None if champion is None else _champion_by_folds(bench, spec, champion, found, scores, runs)
+    made = _Scored(
+        own=own,
+        examples_sha256=bench.fold_examples_sha256(runs, own.examples),
+        labels=labels,
+        inputs=scores[0].inputs,
+        num_ranking=0,
+        parts=None,
+        theirs=theirs if isinstance(theirs, Scores) else None,
+    )
+    if champion is None or not isinstance(theirs, str):
+        return made
+    bench.context.ledger.event(
+        "evaluate.on_heldout", message=f"compared with the champion on held-out rows alone: {theirs}"
+    )
+    beside = _on_heldout(bench, spec, candidate, champion)
+    if not isinstance(beside.theirs, Scores):
+        return made._replace(theirs=beside.theirs)
+    return made._replace(heldout=_compare_on_heldout(bench, spec, candidate, champion, beside, theirs))
+
+
+def _champion_by_folds(
+    bench: ScoringHarness,
+    spec: EvaluationSpec,
+    champion: Link,
+    found: CrossValidation,
+    scores: Sequence[FoldScore],
+    runs: Sequence[RunSpec],
+) -> Scores | str:
+    """Its fold models on today's rows, each on its own fold, of which it never saw any; or why they cannot be had."""
+    workspace = bench.context.workspace
+    theirs = _folds_of_champion(bench.context, spec, champion)
+    if theirs is None:
+        return "the champion has no fold models"
+    if theirs.rule != found.rule:
+        return f"the champion's {theirs.rule.num_folds} folds are of other rows than these {found.rule.num_folds}"
+    parts: list[tuple[Fold, Scores, Sequence[float]]] = []
+    for before, today, run in zip(fold_scores(workspace, theirs), scores, runs, strict=True):
+        # With the same data and settings it is today's own model.
+        scored = (
+            read_scores(workspace, today)
+            if before.checkpoint == today.checkpoint
+            else bench.score_fold(before.checkpoint, run)
+        )
+        if isinstance(scored, str):
+            return scored
+        if scored.examples != today.examples:
+            raise IntegrityError("champion and challenger were scored on different rows.", where=str(today.fold))
+        parts.append((today.fold, dataclasses.replace(scored, baselines={}), today.labels))
+    return joined_scores(parts)
+
+
+def fold_inputs(spec: EvaluationSpec, run: Link) -> dict[str, object]:
+    """All that the scores of a run's folds follow from: its data are part of the run."""
+    return {"run": run.sha256, "folds": spec.folds, **scoring_inputs(spec)}
+
+
+def scoring_inputs(spec: EvaluationSpec) -> dict[str, object]:
+    """What decides how a fold is scored, beside its model."""
+    return {
+        "trees_baseline": spec.trees_baseline,
+        "seed": spec.seed,
+        "code": code_version(*CODE_OF_FOLDS),
+        "libraries": _libraries(),
+    }
+
+
+def _libraries() -> dict[str, str]:
+    return {name: version(name) for name in ("numpy", "torch", "scikit-learn")}
+
+
+def _folds_of_champion(context: RunContext, spec: EvaluationSpec, champion: Link) -> CrossValidation | None:
+    """By its report; or, where that is older than its folds, by the record that a later retrain left of them."""
+    workspace = context.workspace
+    registration = workspace.load(champion, Registration)
+    try:
+        link = workspace.load(registration.evaluation, EvaluationReport).cross_validation
+        if link is None:
+            found = find_intact(context, STAGE_OF_FOLDS, fold_inputs(spec, registration.run))
+            link = None if found is None else found.document
+        return None if link is None else workspace.load(link, CrossValidation)
+    except (IntegrityError, FileNotFoundError) as error:
+        context.report_damage("folds", str(error))
+        return None
+
+
+def _compare_on_heldout(
+    bench: ScoringHarness,
+    spec: EvaluationSpec,
+    candidate: Candidate,
+    champion: Link,
+    scored: _Scored,
+    reason: str,
+) -> ChampionComparison:
+    assert isinstance(scored.theirs, Scores)
+    measure = bench.metric_set(candidate.run).decisive
+    slices = slices_of_all(measure, scored.own, scored.labels)
+    compared = compare_with_champion(spec, measure, scored.own, scored.theirs, champion, slices)
+    on = HeldoutComparison(
+        reason=reason,
+        num_examples=len(scored.own.examples),
+        value=measure.value(scored.own.sums),
+        slice_sizes={name: len(chosen) for name, chosen in slices.items()},
+    )
+    return compared.model_copy(update={"heldout": on})
+
+
 def _evaluate(
-    bench: ScoringHarness, spec: EvaluationSpec, registry: RegistrySpec, checkpoint: Link, champion: Link | None
+    bench: ScoringHarness,
+    spec: EvaluationSpec,
+    registry: RegistrySpec,
+    checkpoint: Link,
+    champion: Link | None,
+    folds: Link | None = None,
 ) -> StageOutput:
     context, workspace = bench.context, bench.context.workspace
     candidate = read_candidate(workspace, checkpoint)
     metric_set = bench.metric_set(candidate.run)
     measure = metric_set.decisive
-    scored = bench.score(candidate, details=DetailsRequest(seed=spec.seed, continuations=spec.continuations))
-    parts = bench.parted(spec.ranking_share, candidate.run, scored.examples)
-    own = only(scored, parts.evaluation)
-    theirs = None if champion is None else bench.score_champion(champion, candidate.run)
-    # Other examples are refused in `_compare`; numbers of ours would cut them wrongly.
-    if isinstance(theirs, Scores) and theirs.examples == scored.examples:
-        theirs = only(theirs, parts.evaluation)
+    scored = (
+        _on_heldout(bench, spec, candidate, champion)
+        if folds is None
+        else _by_folds(bench, spec, candidate, champion, folds)
+    )
+    own, theirs = scored.own, scored.theirs
     baselines = {name: measure.value(sums) for name, sums in own.baselines.items()}
     if spec.xz_baseline and bench.examples_are_files:
         with context.ledger.span("evaluate.xz"):
@@ -261,22 +435,20 @@ def _evaluate(
                 baselines["xz -9"] = xz_bits_per_byte(bench.contents(candidate.run, own.examples))
             except DataError as error:  # since the snapshot; nothing is decided by it, and the shards are frozen
                 context.ledger.event("evaluate.no_xz", message=f"left out: {error}")
-    weights = measure.denominators(own.sums).tolist()
-    slices = slices_of(own.slices, weights)
-    for by, labels in bench.slices_by(spec.slices, candidate.run, scored.examples).items():
-        evaluated = [labels[number] for number in parts.evaluation]
-        slices |= slices_of(evaluated, weights, others=f"{by.prefix}{OTHERS}")
+    slices = slices_of_all(measure, scored.own, scored.labels)
     outputs = own.details.outputs
     kept = None if outputs is None else publish_outputs(workspace, outputs)
     curve = publish_curve(workspace, candidate)
     report = EvaluationReport(
         checkpoint=checkpoint,
         manifest=candidate.run.manifest,
-        split=HELDOUT,
-        examples_sha256=bench.examples_sha256(candidate.run, own.examples),
+        split=HELDOUT if folds is None else OUT_OF_FOLD,
+        examples_sha256=scored.examples_sha256,
         num_examples=len(own.examples),
-        num_ranking_examples=len(scored.examples) - len(own.examples),
-        heldout_parts=parts.document,
+        num_ranking_examples=scored.num_ranking,
+        heldout_parts=scored.parts,
+        cross_validation=folds,
+        num_folds=0 if folds is None or spec.folds is None else spec.folds,
         metric=measure.name,
         greater_is_better=measure.greater_is_better,
         metrics={
@@ -287,9 +459,9 @@ def _evaluate(
         baselines=baselines,
         gate_baseline=metric_set.gate_baseline,
         baseline_difference=difference_of(spec, measure, own.sums, own.baselines[metric_set.gate_baseline]),
-        comparison=None
+        comparison=scored.heldout
         if champion is None or not isinstance(theirs, Scores)
-        else _compare(spec, measure, own, theirs, champion, slices),
+        else compare_with_champion(spec, measure, own, theirs, champion, slices),
         incomparable=theirs if isinstance(theirs, Incomparable) else None,
         inexact=inexactness(candidate.manifest.scalars),
         slice_metrics={
@@ -310,7 +482,7 @@ def _evaluate(
         number_figures=None
         if outputs is None or outputs.probability is not None
         else number_figures(outputs, **spec.resampling),
-        importances=_importances(spec, own, bench.input_names, candidate.run),
+        importances=_importances(spec, own, scored.inputs),
         num_importance_examples=0 if own.details.importance is None else own.details.importance.shape[1],
         worst=worst_examples(measure, own),
         continuations=tuple(Continuation.model_validate(each) for each in own.details.continuations),
@@ -360,14 +532,15 @@ def worst_examples(measure: Measure, scores: Scores) -> tuple[WorstExample, ...]
     return tuple(WorstExample(name=scores.examples[number], value=float(own[number])) for number in chosen)
 
 
-def _importances(
-    spec: EvaluationSpec, scores: Scores, input_names: Callable[[RunSpec], list[str]], run: RunSpec
-) -> tuple[Importance, ...]:
-    """The greatest first."""
+def _importances(spec: EvaluationSpec, scores: Scores, names: Sequence[str]) -> tuple[Importance, ...]:
+    """The greatest first.
+
+    Args:
+        names: of a table's inputs, in the order of its blocks.
+    """
     importance = scores.details.importance
     if importance is None or not importance.shape[1]:
         return ()
-    names = input_names(run)
     ones = np.ones(importance.shape[1])
     found = [
         Importance(
@@ -377,73 +550,6 @@ def _importances(
         for number, increase in enumerate(importance)
     ]
     return tuple(sorted(found, key=lambda each: -each.increase.value)[:MAX_IMPORTANCES])
-
-
-def interval_of(spec: EvaluationSpec, measure: Measure, sums: Sums) -> Interval:
-    ratio = ratio_interval(measure.numerators(sums), measure.denominators(sums), **spec.resampling)
-    # A measure may fall as its ratio grows, which turns the interval round.
-    low, high = sorted((measure.of_ratio(ratio.low), measure.of_ratio(ratio.high)))
-    return Interval(value=measure.of_ratio(ratio.value), low=low, high=high)
-
-
-def difference_of(spec: EvaluationSpec, measure: Measure, own: Sums, other: Sums) -> Interval:
-    return paired_difference(
-        measure.numerators(own), measure.numerators(other), measure.denominators(own), **spec.resampling
-    )
-
-
-def _compare(
-    spec: EvaluationSpec,
-    measure: Measure,
-    own: Scores,
-    theirs: Scores,
-    champion: Link,
-    slices: Mapping[str, Sequence[int]],
-) -> ChampionComparison:
-    """Paired, example by example, over all of them and in each slice.
-
-    Raises:
-        IntegrityError: the two were scored on different examples.
-    """
-    weights = [measure.denominators(scores.sums).tolist() for scores in (own, theirs)]
-    # A paired difference needs the same examples in the same order, each with the same weight.
-    if own.examples != theirs.examples or weights[0] != weights[1]:
-        raise IntegrityError("champion and challenger were scored on different examples.", where=champion.short)
-    difference = difference_of(spec, measure, own.sums, theirs.sums)
-    wide = widened(spec, len(slices))
-    return ChampionComparison(
-        champion=champion,
-        metric=measure.name,
-        champion_value=measure.value(theirs.sums),
-        difference=difference,
-        slices={
-            name: difference_of(wide, measure, subset_of(own.sums, chosen), subset_of(theirs.sums, chosen))
-            for name, chosen in slices.items()
-        },
-    )
-
-
-def subset_of(sums: Sums, chosen: Sequence[int]) -> Sums:
-    return {name: values[chosen] for name, values in sums.items()}
-
-
-def widened(spec: EvaluationSpec, num_slices: int) -> EvaluationSpec:
-    """For so many intervals that all hold together: of many slices one looks worse by chance alone, unless each is
-    doubted the more (Bonferroni). The ends of a wider interval lie further out, and take more resamples to be seen."""
-    doubt = (1 - spec.confidence) / max(num_slices, 1)
-    resamples = max(spec.bootstrap_resamples, math.ceil(TAIL_RESAMPLES / (doubt / 2)))
-    return spec.model_copy(update={"confidence": 1 - doubt, "bootstrap_resamples": resamples})
-
-
-def slices_of(slices: Sequence[str], weights: Sequence[float], *, others: str = OTHERS) -> dict[str, list[int]]:
-    """Examples by slice, weightless ones aside; slices of fewer than `MIN_SLICE` examples together, as `others`."""
-    members: dict[str, list[int]] = {}
-    for index, (name, weight) in enumerate(zip(slices, weights, strict=True)):
-        if weight:
-            members.setdefault(name, []).append(index)
-    large = {name: chosen for name, chosen in members.items() if len(chosen) >= MIN_SLICE and name != others}
-    rest = sorted(index for name, chosen in members.items() if name not in large for index in chosen)
-    return dict(sorted(large.items())) | ({others: rest} if rest else {})
 
 
 def xz_bits_per_byte(documents: list[bytes]) -> float:

@@ -356,7 +356,8 @@ def watched_training(
         num_rows = num_training_rows(context, run.manifest)
         epoch = {} if (per_epoch := steps_per_epoch(training, num_rows)) is None else {"steps_per_epoch": per_epoch}
         bounds = {"max_attempts": spec.max_attempts, **steps, **epoch}
-        context.ledger.event("run.folder", run=run.sha256, path=str(run_dir), **bounds)
+        named = {"trial": name} if name else {}
+        context.ledger.event("run.folder", run=run.sha256, path=str(run_dir), **bounds, **named)
         lines = training_lines(context, training, spec, _context_tokens(context, run), num_rows)
         context.ledger.event("batch", message=lines.batch)
         validation = validation_of(run)

@@ -17,6 +17,7 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.identity import current_user
 from headway.tasks.core.run_result import result_path
 from headway.tasks.ownership.run_lease import RunLease, leased_run
+from headway.tasks.rows.fold_scores import fold_of
 from headway.training.checkpoint.layout import MANIFEST_NAME, checkpoint_path, committed_steps, run_folder, step_of
 from headway.training.launch.base.fence import NO_FENCE
 from headway.training.launch.base.gang import LaunchSpec
@@ -47,6 +48,12 @@ def named_run(workspace: Workspace, name: str, pipeline: str = "") -> tuple[Link
             advice="`headway reproduce` trains the version that came of it again, beside it.",
         )
     run = workspace.load(link, RunSpec)
+    if (fold := fold_of(workspace, run)) is not None:
+        raise ConfigError(
+            f"run {link.sha256[:16]} trains the model of {fold}, which evaluates another and is never registered.",
+            where=workspace.uri,
+            advice=f"`headway retrain {run.pipeline}` resumes it.",
+        )
     # On another pipeline's launch settings and registry it would end under the wrong name.
     if pipeline and run.pipeline != pipeline:
         raise ConfigError(f"run {link.sha256[:16]} is {run.pipeline}'s, not {pipeline}'s.", where=workspace.uri)

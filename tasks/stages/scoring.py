@@ -132,16 +132,42 @@ class ScoringHarness:
         workspace = self.context.workspace
         registration = workspace.load(champion, Registration)
         candidate = read_candidate(workspace, registration.checkpoint)
-        theirs, ours = (target_of(self._encoder(run), self._fitted_state(run)) for run in (candidate.run, today))
-        if theirs != ours:
-            return Incomparable(champion=champion, reason=f"it predicts {theirs}, this model {ours}")
-        try:
-            manifest = self._encoded_for(candidate.run, today)
-        except (EncodingRefused, ConfigError) as error:  # of an encoder of the user's own both
-            message = f"{error.where}: {error.what}".removesuffix(".")
-            return Incomparable(champion=champion, reason=f"its encoder cannot read today's data ({message})")
+        manifest = self._readable_by(candidate, today)
+        if isinstance(manifest, str):
+            return Incomparable(champion=champion, reason=manifest)
         graph = self._graph_instead(registration, candidate)
         return self._run_ranks(candidate, manifest, baselines=False, graph=graph, details=details)
+
+    def score_fold(self, checkpoint: Link, today: RunSpec) -> Scores | str:
+        """A champion's fold model on the rows of today that its fold has, none of which it ever saw.
+
+        Args:
+            checkpoint: of the fold model.
+            today: a run whose shards hold out the same fold of today's rows.
+
+        Returns:
+            Its scores; or why there are none.
+        """
+        try:
+            candidate = read_candidate(self.context.workspace, checkpoint)
+            require_files(self.context, candidate)
+        except (IntegrityError, FileNotFoundError) as error:
+            return f"a fold model of the champion is gone ({error})"
+        manifest = self._readable_by(candidate, today)
+        if isinstance(manifest, str):
+            return f"a fold model of the champion cannot be compared: {manifest}"
+        return self._run_ranks(candidate, manifest, baselines=False)
+
+    def _readable_by(self, candidate: Candidate, today: RunSpec) -> Link | str:
+        """Today's data as an earlier model reads them; or why it cannot."""
+        theirs, ours = (target_of(self._encoder(run), self._fitted_state(run)) for run in (candidate.run, today))
+        if theirs != ours:
+            return f"it predicts {theirs}, this model {ours}"
+        try:
+            return self._encoded_for(candidate.run, today)
+        except (EncodingRefused, ConfigError) as error:  # of an encoder of the user's own both
+            message = f"{error.where}: {error.what}".removesuffix(".")
+            return f"its encoder cannot read today's data ({message})"
 
     def _graph_instead(self, registration: Registration, candidate: Candidate) -> StoredFile | None:
         """None while the checkpoint is whole."""
@@ -176,8 +202,11 @@ class ScoringHarness:
         fit = workspace.load(champion.manifest, ShardManifest).spec.get("fit", 0)
         # Nothing is trained on these shards, so they may be as uneven as they come.
         own = {"encoder": encoder.model_dump(mode="json"), "fit": fit, "skew": SkewLimits().model_dump()}
+        todays = workspace.load(today.manifest, ShardManifest)
+        # Of a run of cross-validation the same fold is held out.
+        own["fold"] = todays.spec.get("fold")
         spec = ShardSpec.model_validate({**self.shards.model_dump(mode="json"), **own})
-        snapshot = workspace.load(today.manifest, ShardManifest).snapshot
+        snapshot = todays.snapshot
         return shards_under(
             self.context, spec, self.source, snapshot, today.receipt, champion.fitted, span=CHAMPION_SHARDS
         )
@@ -257,6 +286,11 @@ class ScoringHarness:
         if self.examples_are_files:
             return sha256_of([[file.path, file.sha256] for file in self._files(today, examples)])
         return sha256_of([self.context.workspace.load(today.manifest, ShardManifest).content_sha256, *examples])
+
+    def fold_examples_sha256(self, runs: Sequence[RunSpec], examples: tuple[str, ...]) -> str:
+        """The same of the folds that these runs' shards hold out."""
+        manifests = (self.context.workspace.load(run.manifest, ShardManifest) for run in runs)
+        return sha256_of([*(manifest.content_sha256 for manifest in manifests), *examples])
 
     def compared_examples_sha256(self, run: RunSpec, examples: tuple[str, ...], weights: Sequence[float]) -> str:
         """Which examples these are, and what each counts, whatever encoder the run read them through."""

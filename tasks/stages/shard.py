@@ -30,6 +30,7 @@ from headway.tasks.core.outlook import Outlook, damaged, look_up, would_run
 from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
 from headway.tasks.rows.first_rows import require_enough_rows
 from headway.tasks.rows.fitted_refs import detail_of, fitted_ref, repaired_state_in_use, state_in_use
+from headway.tasks.rows.fold_scores import same_classes
 from headway.tasks.rows.set_apart import require_deciding_columns
 from headway.tasks.rows.source_rows import source_rows
 from headway.tasks.rows.validation_split import refuse_mixed, require_apart
@@ -158,7 +159,29 @@ def current_fitted_state(
             return link
 
 
-def _newly_fitted(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link) -> Link:
+def fitted_beside_fold(
+    context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link, classes_from: Link
+) -> Link:
+    """A state fitted on all rows but those of a fold, under which no row of it has been seen.
+
+    Args:
+        spec: names the fold.
+        classes_from: the fitted state of the pipeline's own shards, whose classes it has.
+
+    Raises:
+        DataError, EncodingRefused: as `fit`.
+    """
+    return _newly_fitted(context, spec, source, snapshot, receipt, classes_from)
+
+
+def _newly_fitted(
+    context: RunContext,
+    spec: ShardSpec,
+    source: SourceSpec,
+    snapshot: Link,
+    receipt: Link,
+    classes_from: Link | None = None,
+) -> Link:
     """A state fitted on these data, now or before."""
 
     def make() -> StageOutput:
@@ -166,9 +189,16 @@ def _newly_fitted(context: RunContext, spec: ShardSpec, source: SourceSpec, snap
         state = fit(spec, sources, context.workspace, snapshot=snapshot, receipt=receipt, code=own)
         if message := sample_line(state.statistics):
             context.ledger.event("fit.sample", message=f"{message} (shards.encoder.fit_mb).")
+        if classes_from is not None:
+            state = same_classes(state, context.workspace.load(classes_from, FittedState))
         return StageOutput(document=state, files=state.files)
 
-    return find_or_make(context, "fit", _fit_inputs(context, spec, snapshot, receipt), make)
+    inputs = _fit_inputs(context, spec, snapshot, receipt)
+    if classes_from is not None:
+        inputs["classes"] = classes_from.sha256
+    # Of a fold it is no stage of the run's own.
+    span, shown = ("", "") if spec.fold is None else ("folds.fit", str(spec.fold))
+    return find_or_make(context, "fit", inputs, make, span=span, shown=shown)
 
 
 def _fit_inputs(context: RunContext, spec: ShardSpec, snapshot: Link, receipt: Link) -> dict[str, object]:

@@ -18,10 +18,10 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.run_result import final_checkpoint, furthest_step
 from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
 from headway.tasks.ownership.current_run import is_permanent
+from headway.tasks.reports.figures import EvaluationSpec
 from headway.tasks.rows.ranking_split import remember_ranking
 from headway.tasks.search.trials_spec import Trial
 from headway.tasks.stages.evaluate import CODE as JUDGING
-from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.scoring import ScoringHarness, only
 from headway.tasks.stages.starting_point import ResolvedStart
 from headway.training.config.shards import ShardSpec

@@ -21,8 +21,8 @@ from headway.tasks.core.slow_ranks import showing_slow_ranks
 from headway.tasks.core.stage import StageOutput, find_intact, find_or_make, stage_task
 from headway.tasks.ownership.current_run import is_permanent
 from headway.tasks.ownership.lease_acquisition import observe_lease
+from headway.tasks.reports.figures import EvaluationSpec
 from headway.tasks.search.trials_spec import Trial
-from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.launch import (
     describe_run,
     launch_inputs,

@@ -16,9 +16,9 @@ from pathlib import Path
 from headway.data_contracts.store.documents import CheckpointManifest
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.tasks.core.context import RunContext
+from headway.tasks.reports.figures import EvaluationSpec
 from headway.tasks.search.configuration import Configuration
 from headway.tasks.search.trials_spec import TrialsSpec
-from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.trial_scores import PlannedTrial, TrialResult
 from headway.tasks.stages.trials import describe_trials, room_of, train_trials
 from headway.training.config.shards import ShardSpec

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from headway.data_contracts.store.documents import Frozen
 from headway.training.config.encoder_specs import (
@@ -14,6 +15,7 @@ from headway.training.config.encoder_specs import (
     TabularEncoderSpec,
     TokenIdsSpec,
 )
+from headway.training.config.fold import Fold
 from headway.training.config.given_split import GivenSplit
 
 __all__ = [
@@ -93,6 +95,12 @@ class ShardSpec(Frozen):
     split_salt: str = Field(
         default="headway", description="Changes what is held out; nothing moves while it stays the same."
     )
+    fold: SkipJsonSchema[Fold | None] = Field(
+        default=None,
+        exclude_if=lambda fold: fold is None,
+        description="What is held out in place of a share: a part of cross-validation. No pipeline file says it; "
+        "`evaluation.folds` makes a spec of each.",
+    )
     rows_per_row_group: int = Field(default=4096, ge=1, le=1 << 20, description="Rows in a Parquet row group, at most.")
     rows_per_shard: int = Field(default=1 << 20, ge=1, description="Rows in a shard file, at most.")
     shard_mb: int = Field(default=64, ge=1, le=1024, description="Megabytes (10^6) of rows in a shard file, at most.")
@@ -134,6 +142,8 @@ class ShardSpec(Frozen):
             raise ValueError("split_key goes with `split_by: key`, and the other way round")
         if self.validation_fraction and self.split is not None:
             raise ValueError("validation_fraction is for a split by hash; list what validates in split.validation")
+        if self.fold is not None and self.split is not None:
+            raise ValueError("folds are by hash, and `split` gives the rows that are held out")
         if self.heldout_fraction + self.validation_fraction >= 1:
             raise ValueError("heldout_fraction and validation_fraction together leave nothing to train on")
         return self
@@ -160,13 +170,14 @@ class ShardSpec(Frozen):
         validates = self.validation_fraction
         if self.split is not None and self.split.validation:
             validates = min(self.heldout_fraction, (1 - self.heldout_fraction) / 2)  # nobody said how many
-        shares = {HELDOUT: self.heldout_fraction, VALIDATION: validates}
+        held_out = self.heldout_fraction if self.fold is None else 1 / self.fold.of
+        shares = {HELDOUT: held_out, VALIDATION: validates}
         return shares.get(split, 1 - sum(shares.values()))
 
     @property
     def splitting(self) -> dict[str, Any]:
         """What decides which rows train."""
-        fields = {"heldout_fraction", "validation_fraction", "split_by", "split_key", "split_salt", "split"}
+        fields = {"heldout_fraction", "validation_fraction", "split_by", "split_key", "split_salt", "split", "fold"}
         return self.model_dump(mode="json", include=fields - self._ungiven)
 
     @property

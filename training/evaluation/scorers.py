@@ -206,6 +206,25 @@ class RowScorer(_Rows):
         return {}
 
 
+class Quarters:
+    """Of some rows, by the numbers to predict, from the smallest to the largest."""
+
+    def __init__(self, labels: NDArray[np.float64]) -> None:
+        # `fsum`, for equal bits whatever the order of rows.
+        self._mean = math.fsum(labels.tolist()) / len(labels)
+        # `lower` picks a number that occurs, so that equal labels fall into one quarter.
+        self._bounds = np.quantile(labels, [0, 0.25, 0.5, 0.75, 1], method="lower")
+
+    def names(self, labels: NDArray[Any]) -> list[str]:
+        quarters = np.searchsorted(self._bounds[1:-1], labels.astype(np.float64), side="left")
+        ends = [f"{bound:g}" for bound in self._bounds]
+        return [f"quarter {number + 1}: {ends[number]} to {ends[number + 1]}" for number in quarters.tolist()]
+
+    def variation(self, labels: NDArray[Any]) -> NDArray[np.float64]:
+        """Squared distances from the mean."""
+        return np.square(labels.astype(np.float64) - self._mean)
+
+
 class NumberScorer(RowScorer):
     """Rows with a number to predict: a slice is a quarter of the split, from the smallest numbers to the largest."""
 
@@ -213,15 +232,10 @@ class NumberScorer(RowScorer):
         super().__init__(reader)
         # The bounds are of the whole split: quarters must not depend on which rank scores a block.
         labels = reader.gather(np.arange(reader.num_rows))[LABEL].reshape(-1).astype(np.float64)
-        # `fsum`, for equal bits whatever the order of rows.
-        self._mean = math.fsum(labels.tolist()) / len(labels)
-        # `lower` picks a number that occurs, so that equal labels fall into one quarter.
-        self._bounds = np.quantile(labels, [0, 0.25, 0.5, 0.75, 1], method="lower")
+        self._quarters = Quarters(labels)
 
     def _slices(self, labels: NDArray[Any]) -> list[str]:
-        quarters = np.searchsorted(self._bounds[1:-1], labels.astype(np.float64), side="left")
-        ends = [f"{bound:g}" for bound in self._bounds]
-        return [f"quarter {number + 1}: {ends[number]} to {ends[number + 1]}" for number in quarters.tolist()]
+        return self._quarters.names(labels)
 
     def _also(self, labels: NDArray[Any]) -> dict[str, list[float]]:
-        return {"variation": np.square(labels.astype(np.float64) - self._mean).tolist()}
+        return {"variation": self._quarters.variation(labels).tolist()}

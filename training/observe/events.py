@@ -42,7 +42,7 @@ _STEP = (
     f"memory_bytes mfu gradient_noise_scale batch_rows relative_share {_TRAFFIC}"
 )
 _STAGES = (
-    *("snapshot", "validate", "fit", "shard", "launch", "rung", "verify", "score", "finalists", "evaluate"),
+    *("snapshot", "validate", "fit", "shard", "launch", "rung", "verify", "score", "finalists", "folds", "evaluate"),
     "register",
 )
 
@@ -80,6 +80,10 @@ EVENTS: Mapping[str, Declared] = {
     "fit.sample": _at("The encoder is fitted on a sample.", "message"),
     "shard.split": _span("Which rows are held out.", "shown found"),
     "evaluate.champion_shards": _span("Shards of today's data for the champion's encoder.", "shown found"),
+    "folds.fit": _span("The encoder is fitted on all rows but a fold's.", "shown found"),
+    "folds.shard": _span("Shards that hold a fold out.", "shown found"),
+    "folds.score": _span("A fold's model is scored on its fold.", "shown found"),
+    "evaluate.on_heldout": _at("The champion has no fold models like these, so that few rows judge.", "message"),
     "shard.group": _at("A group's shards are made.", "group split rows source_rows"),
     "shard.excluded": _at("Rows were left out by rule.", "message rows"),
     "shard.without_rows": _at("Values have no rows in a split.", "message values"),

@@ -11,7 +11,7 @@ import pytest
 from headway.data_contracts.rules.contract import load_contract
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.act.contract_init import NewFiles
-from headway.flows.act.pipeline_draft import heldout_fraction
+from headway.flows.act.pipeline_draft import drafted_folds, drafted_fraction, heldout_fraction
 from headway.flows.config.first_step import check_first_step
 from headway.flows.config.pipeline_spec import load_pipeline
 from headway.flows.config.profiles import load_profile
@@ -79,6 +79,27 @@ def test_enough_rows_are_held_out_to_judge_by_and_of_a_small_table_a_third_at_mo
     num_rows: int, fraction: float
 ) -> None:
     assert heldout_fraction(num_rows) == fraction
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "folds", "fraction"),
+    [(30, 5, 0.3), (50, 5, 0.2), (200, 5, 0.1), (999, 5, 0.1), (1_000, 0, 0.3), (8_000, 0, 0.05)],
+)
+def test_all_rows_of_a_small_table_judge_and_few_of_them_are_held_out_besides(
+    num_rows: int, folds: int, fraction: float
+) -> None:
+    assert drafted_folds(num_rows, is_table=True) == folds
+    assert drafted_fraction(num_rows, is_table=True) == fraction
+    assert drafted_folds(num_rows, is_table=False) == 0
+    assert drafted_fraction(num_rows, is_table=False) == heldout_fraction(num_rows)
+
+
+def test_a_draft_of_a_small_table_asks_for_folds_and_says_so(headway: Headway, tmp_path: Path) -> None:
+    rows = "".join(f"{number},{number % 7},{'yes' if number % 3 else 'no'}\n" for number in range(150))
+    (tmp_path / "goods.csv").write_text(f"size,weight,good\n{rows}")
+    answer = headway("init", "small", "--data", "goods.csv", "--label", "good")
+    assert "judged by    all 150 rows, each by one of 5 further models that never saw it" in answer.out
+    assert load_pipeline(tmp_path / "small/deployments/small.pipeline.yaml").evaluation.folds == 5
 
 
 def test_the_current_folder_becomes_a_project_by_its_own_name(

@@ -12,6 +12,7 @@ from headway.data_contracts.store.documents import (
     ChampionComparison,
     EvaluationReport,
     ExpectationVerdict,
+    HeldoutComparison,
     Incomparable,
     Interval,
     Link,
@@ -322,6 +323,37 @@ def test_a_better_figure_on_too_few_examples_is_a_verdict_of_its_own_with_a_next
     assert found.reason.startswith("too few examples to judge (10)")
     assert "About 23 held-out examples would tell: raise shards.heldout_fraction, or add rows" in found.reason
     assert "shards.heldout_fraction" in found.remedy and "recipe" not in found.remedy
+
+
+def test_of_few_rows_folds_are_a_next_step_and_where_there_are_folds_only_more_rows_are() -> None:
+    unsure, table = interval(-0.25, -0.1, 0.05), {"gate_baseline": "class prior", "baselines": {"class prior": 3.0}}
+    plain = decide(PromotionSpec(), report(unsure, **table), FIRST)
+    assert "would tell: say evaluation.folds, raise shards.heldout_fraction, or add rows" in plain.reason
+    by_folds = decide(PromotionSpec(), report(unsure, **table, num_folds=5), FIRST)
+    assert "About 23 rows would tell: add some" in by_folds.reason and "heldout" not in by_folds.reason
+    assert by_folds.remedy == "Add rows, so that more of them judge it, and retrain."
+
+
+def on_heldout(difference: Interval, **slice_sizes: int) -> EvaluationReport:
+    """Its figures are of folds, and it was compared with the champion on three rows alone."""
+    on = HeldoutComparison(reason="the champion has no fold models", num_examples=3, value=1.7, slice_sizes=slice_sizes)
+    judged = report(difference=difference, slices={"class a": (BAD, 500)}, num_folds=5)
+    assert judged.comparison is not None
+    return judged.model_copy(update={"comparison": judged.comparison.model_copy(update={"heldout": on})})
+
+
+def test_a_comparison_on_held_out_rows_alone_says_so_with_its_own_figures_and_slices() -> None:
+    check = versus_rival(on_heldout(GOOD))
+    assert check.status == "passed"
+    assert check.detail.startswith("on 3 held-out rows alone, since the champion has no fold models: log_loss 1.7")
+    unsure = versus_rival(on_heldout(interval(-0.25, -0.1, 0.05)))
+    assert unsure.too_few_examples and "too few examples to judge (3)" in unsure.detail
+    assert "About 7 held-out examples would tell" in unsure.detail
+    policy = PromotionSpec(slices=SliceLimits(min_examples=30))
+    few = line(decide(policy, on_heldout(GOOD, **{"class a": 29}), CHALLENGER), "slices")
+    assert few.status == "not evaluated", "500 rows of folds are none of the 29 that were compared"
+    enough = line(decide(policy, on_heldout(GOOD, **{"class a": 30}), CHALLENGER), "slices")
+    assert enough.status == "failed"
 
 
 @pytest.mark.parametrize("difference", [BAD, interval(-0.3, 0.01, 0.3), interval(-0.3, -0.01, 0.3)])

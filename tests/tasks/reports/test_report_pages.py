@@ -30,10 +30,10 @@ from headway.tasks.reports import comparison_page
 from headway.tasks.reports.comparison import Comparison
 from headway.tasks.reports.evaluation_page import PageFacts, render_html
 from headway.tasks.reports.evidence import Evidence, TrainingCurve, publish_curve, read_curve, read_evidence
+from headway.tasks.reports.figures import EvaluationSpec
 from headway.tasks.reports.pictures import MAX_LISTED, curve_section, wilson
 from headway.tasks.rows.heldout_parts import Parts
 from headway.tasks.stages.compare import compare, compared_version
-from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.scoring import ScoringHarness
 from headway.training.checkpoint.layout import run_folder
 from headway.training.config.shapes import GAUSSIAN_NATS, TabularNumberShape

@@ -101,6 +101,17 @@ def test_what_is_young_or_among_the_last_finished_runs_stays(workspace: Workspac
     assert set(made[2].files) <= everything(workspace) and f"{run_folder(made[2].run)}/export/model.pt2" not in gone
 
 
+def test_models_of_folds_take_no_place_of_the_last_finished_runs(workspace: Workspace) -> None:
+    maker = Maker(workspace)
+    run, data = maker.run(0, maker.data(0)), maker.data(2)
+    of_fold = workspace.load(data, ShardManifest).model_copy(update={"spec": {"fold": {"number": 1, "of": 2}}})
+    fold = maker.run(2, workspace.publish_document(of_fold))  # of the same pipeline, and newer
+    for path in workspace.local_path(run_folder(run.run)).rglob("*"):
+        os.utime(path, (time.time() - 50 * DAY_S,) * 2)
+    gone = cleaned(workspace, keep_last=1)
+    assert set(run.files) <= everything(workspace) and document_path(fold.run) in gone
+
+
 @pytest.mark.parametrize("damaged", [b"{}", b"{", b'{"step": 7}', b'{"step": null}', b'{"step": [3]}'])
 def test_the_model_of_a_finished_run_whose_result_is_damaged_stays(workspace: Workspace, damaged: bytes) -> None:
     maker = Maker(workspace)

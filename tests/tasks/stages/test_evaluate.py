@@ -29,10 +29,11 @@ from headway.tasks.registry.evaluation_report import ReportContext, render_markd
 from headway.tasks.registry.promotion import decide, versus_rival
 from headway.tasks.registry.promotion_spec import PromotionSpec, SliceLimits
 from headway.tasks.reports.evaluation_page import render_html
+from headway.tasks.reports.figures import EvaluationSpec, slices_of, widened
 from headway.tasks.rows.heldout_parts import parts_of, require_parts
 from headway.tasks.rows.ranking_split import remember_ranking
 from headway.tasks.rows.slices import SliceBy, labels_of
-from headway.tasks.stages.evaluate import EvaluationSpec, _evaluate, _own_report, slices_of, widened
+from headway.tasks.stages.evaluate import _evaluate, _own_report
 from headway.tasks.stages.register import RegistrySpec, registration_inputs
 from headway.tasks.stages.scoring import ScoringHarness
 from headway.training.config.shards import ShardSpec

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from headway.data_contracts.store.documents import ShardManifest
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.ownership.run_lease import leased_run
-from headway.tasks.stages.resumed_run import rewind_run
+from headway.tasks.stages.resumed_run import named_run, rewind_run
 from headway.training.checkpoint.layout import MANIFEST_NAME, checkpoint_path, run_folder
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.base.protocol import DETACHED
 from headway.training.launch.base.run_lock import owning
 from tests.tasks.conftest import link, make_context
+from tests.tasks.past_work import Maker
 
 RUN = link("run", "7")
 
@@ -64,3 +66,17 @@ def test_nobody_goes_back_in_a_run_that_another_machine_trains(tmp_path: Path, m
         rewind_run(here, RUN, 0, why="its host was broken")
     assert there.workspace.exists(f"{folder}/{MANIFEST_NAME}")
     assert rewind_run(here, RUN, 0, why="its host was broken") == [20]
+
+
+def test_the_run_of_a_folds_model_is_resumed_by_the_retrain_that_it_evaluates_and_never_registered(
+    tmp_path: Path,
+) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    maker = Maker(workspace)
+    of_fold = workspace.load(maker.data(2), ShardManifest).model_copy(update={"spec": {"fold": {"number": 2, "of": 5}}})
+    run = maker.run(2, workspace.publish_document(of_fold), finished=False).run
+    with pytest.raises(ConfigError, match="trains the model of fold 2 of 5") as refused:
+        named_run(workspace, run.sha256[:16], "pipeline-0")
+    assert "`headway retrain pipeline-0` resumes it" in refused.value.advice
+    usual = maker.run(4, maker.data(4), finished=False).run
+    assert named_run(workspace, usual.sha256[:16], "pipeline-0")[0] == usual

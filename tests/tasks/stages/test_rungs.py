@@ -17,10 +17,10 @@ from headway.tasks.core.candidate import read_candidate, require_files
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.run_result import checkpoint_at
 from headway.tasks.core.stage import StageOutput
+from headway.tasks.reports.figures import EvaluationSpec
 from headway.tasks.search.trials_spec import Trial
 from headway.tasks.stages import trial_scores
 from headway.tasks.stages import trials as module
-from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.starting_point import ResolvedStart
 from headway.tasks.stages.trial_scores import PlannedTrial, Scoring, TrialResult, TrialScore
 from headway.training.checkpoint.layout import RESULT_NAME, RunResult, checkpoint_path, directory_name, run_folder

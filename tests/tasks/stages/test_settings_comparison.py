@@ -13,10 +13,10 @@ from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.errors import TrainingFailed
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.devices import UnlimitedDevices
+from headway.tasks.reports.figures import EvaluationSpec
 from headway.tasks.search.configuration import Configuration
 from headway.tasks.stages import settings_comparison as module
 from headway.tasks.stages import trial_shards
-from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.trial_scores import PlannedTrial, Scoring, TrialResult
 from headway.training.config.optimizer import OptimizerSpec
 from headway.training.config.recipe_specs import GRADIENT_BOOSTING

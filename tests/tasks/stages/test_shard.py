@@ -12,8 +12,17 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.tasks.core.context import RunContext
 from headway.tasks.rows.fitted_refs import RECOVERED, fitted_ref, state_in_use
-from headway.tasks.stages.shard import Refit, current_fitted_state, outlook, shard, shards_under, usable_state
+from headway.tasks.stages.shard import (
+    Refit,
+    current_fitted_state,
+    fitted_beside_fold,
+    outlook,
+    shard,
+    shards_under,
+    usable_state,
+)
 from headway.tasks.stages.shard_group import ShardJob, shard_group, tasks_at_once
+from headway.training.config.fold import Fold
 from headway.training.config.shards import BytePairSpec, ShardSpec
 from headway.training.data.shards.group_writer import GroupWriter
 from headway.training.observe.ledger import Ledger, read_events
@@ -247,6 +256,18 @@ def test_of_several_states_the_one_of_the_run_that_ended_last_was_in_use(case, e
     case.damage(first)  # the same bit: whole again
     break_newest_entry(case)
     assert known_fitted_state(case, SPEC) == (first, second)[last]
+
+
+def test_the_state_of_a_folds_model_is_never_taken_for_the_pipelines(case):
+    first = case.fit()
+    trained_with(case, first, seed=1, ended_unix_s=100.0)
+    spec = SPEC.model_copy(update={"fold": Fold(number=1, of=3)})
+    snapshot, receipt = documents(case, spec)
+    beside = fitted_beside_fold(case.context, spec, case.source, snapshot, receipt, first)
+    assert beside != first
+    trained_with(case, beside, seed=2, ended_unix_s=200.0, spec=spec)
+    break_newest_entry(case)
+    assert known_fitted_state(case, SPEC) == first
 
 
 def test_between_states_of_runs_that_never_ended_a_person_decides(case):

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from headway.data_contracts.sources.reading import SourceSpec
 from headway.data_contracts.store.documents import Link, RunSpec, ShardManifest
 from headway.data_contracts.store.errors import ConfigError
+from headway.tasks.reports.figures import EvaluationSpec
 from headway.tasks.rows.fitted_refs import state_in_use
 from headway.tasks.rows.heldout_parts import parts_of
 from headway.tasks.search.configuration import Configuration
 from headway.tasks.stages import trial_shards as module
-from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.shard import shard
 from headway.tasks.stages.trial_scores import Scoring
 from headway.tasks.stages.trial_shards import TrialShards

@@ -129,7 +129,7 @@ def write_shards(
         columns = writer.columns
     # After all are written: the gate looks at the whole, and finished groups are kept for the next try.
     classes = classes_of(spec.encoder, fitted.statistics)
-    check_skew([part.group for part in parts], spec.skew, classes, splits=spec.splits)
+    check_skew([part.group for part in parts], spec.skew, classes, splits=spec.splits, fold=spec.fold)
     return ShardManifest(
         snapshot=snapshot,
         receipt=receipt,

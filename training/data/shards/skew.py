@@ -8,8 +8,10 @@ import numpy as np
 
 from headway.data_contracts.store.documents import ShardGroup
 from headway.data_contracts.store.errors import ConfigError, DataError
-from headway.training.config.shards import SPLITS, VALIDATION, SkewLimits
+from headway.training.config.fold import Fold
+from headway.training.config.shards import HELDOUT, SPLITS, VALIDATION, SkewLimits
 from headway.training.data.shards.group_store import MAX_CLASSES_COUNTED
+from headway.training.data.shards.splits import empty_fold
 
 
 class SkewRefused(DataError):
@@ -45,11 +47,13 @@ def check_skew(
     classes: Sequence[int | str] = (),
     *,
     splits: Sequence[str] = SPLITS,
+    fold: Fold | None = None,
 ) -> None:
     """Judge each split by itself.
 
     Args:
         classes: what the source calls each class; by number where nobody knows.
+        fold: that is held out, in cross-validation.
 
     Raises:
         DataError: names the first group or shard beyond a limit, its figure and the limit; or a split without rows.
@@ -58,7 +62,7 @@ def check_skew(
     for split in splits:
         members = [group for group in groups if group.split == split]
         if not sum(group.num_rows for group in members):
-            raise without_rows(split)
+            raise without_rows(split) if fold is None or split != HELDOUT else empty_fold(fold)
         _check_ratio(members, "rows", lambda group: group.num_rows, limits.max_rows_ratio)
         _check_ratio(members, "bytes", lambda group: group.size_bytes, limits.max_bytes_ratio)
         if limits.max_label_difference is not None:

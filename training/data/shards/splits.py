@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data_contracts.store.errors import DataError
+from headway.training.config.fold import Fold
 from headway.training.config.given_split import HELD_OUT, NEITHER, TRAINS, VALIDATES
 from headway.training.config.shards import HELDOUT, TRAIN, VALIDATION, ShardSpec
 from headway.training.data.splitmix import hash_text, splitmix64
@@ -100,7 +101,12 @@ def split_of(path: str, spec: ShardSpec) -> str | None:
         return NAMES[spec.split.of_path(path)]
     # By hash of the path, so that a file keeps its split while others come and go.
     place = hash_text("split", spec.split_salt, path)
-    if place < _threshold(spec.heldout_fraction):
+    if spec.fold is not None:
+        of_folds = hash_text("split", _salt_of_folds(spec), path)
+        is_held_out = _threshold(spec.fold.first_fraction) <= of_folds < _threshold(spec.fold.last_fraction)
+    else:
+        is_held_out = place < _threshold(spec.heldout_fraction)
+    if is_held_out:
         return HELDOUT
     return VALIDATION if spec.validation_fraction and place >= _threshold(_first_validating(spec)) else TRAIN
 
@@ -142,11 +148,28 @@ def rows_by_split(
         # A mask each: a given split may name rows for none of them.
         named = ((HELDOUT, codes == HELD_OUT), (TRAIN, codes == TRAINS), (VALIDATION, codes == VALIDATES))
         return tuple((split, mask) for split, mask in named if split in spec.splits)
-    held_out = within_fraction(source, batch, row_numbers, spec, spec.heldout_fraction)
+    held_out = _held_out(source, batch, row_numbers, spec)
     if VALIDATION not in spec.splits:
         return (HELDOUT, held_out), (TRAIN, ~held_out)
-    validates = ~within_fraction(source, batch, row_numbers, spec, _first_validating(spec))
+    validates = ~within_fraction(source, batch, row_numbers, spec, _first_validating(spec)) & ~held_out
     return (HELDOUT, held_out), (TRAIN, ~(held_out | validates)), (VALIDATION, validates)
+
+
+def _held_out(source: SourceRows, batch: Any, row_numbers: NDArray[np.int64], spec: ShardSpec) -> Mask:
+    fold = spec.fold
+    if fold is None:
+        return within_fraction(source, batch, row_numbers, spec, spec.heldout_fraction)
+    salted = spec.model_copy(update={"split_salt": _salt_of_folds(spec), "fold": None})
+    before, within = (
+        within_fraction(source, batch, row_numbers, salted, fraction)
+        for fraction in (fold.first_fraction, fold.last_fraction)
+    )
+    return within & ~before
+
+
+def _salt_of_folds(spec: ShardSpec) -> str:
+    # Of their own: a fold that followed the split's hashes would be held out as a whole, or not at all.
+    return f"folds of {spec.split_salt}"
 
 
 def within_fraction(
@@ -224,8 +247,18 @@ def _in_packing_order(members: list[SourceRows], spec: ShardSpec) -> tuple[Sourc
     return tuple(sorted(members, key=order))
 
 
+def empty_fold(fold: Fold) -> DataError:
+    return DataError(
+        f"{fold} has no rows.",
+        where="evaluation.folds",
+        advice="Lower evaluation.folds, add rows, or set shards.split_by to `row`.",
+    )
+
+
 def _refuse_empty_splits(present: set[str], num_files: int, spec: ShardSpec) -> None:
     for split in sorted({*spec.splits} - present):
+        if split == HELDOUT and spec.fold is not None:
+            raise empty_fold(spec.fold)
         if spec.split is not None:
             raise DataError(
                 f"none of {num_files} files falls into split {split!r}, which shards.split gives.",
