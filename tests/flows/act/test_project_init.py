@@ -83,7 +83,7 @@ def test_enough_rows_are_held_out_to_judge_by_and_of_a_small_table_a_third_at_mo
 
 @pytest.mark.parametrize(
     ("num_rows", "folds", "fraction"),
-    [(30, 5, 0.3), (50, 5, 0.2), (200, 5, 0.1), (999, 5, 0.1), (1_000, 0, 0.3), (8_000, 0, 0.05)],
+    [(30, 5, 0.3), (50, 5, 0.2), (200, 5, 0.1), (499, 5, 0.1), (500, 0, 0.3), (1_000, 0, 0.3), (8_000, 0, 0.05)],
 )
 def test_all_rows_of_a_small_table_judge_and_few_of_them_are_held_out_besides(
     num_rows: int, folds: int, fraction: float
