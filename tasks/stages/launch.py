@@ -446,7 +446,7 @@ def _rates_line(context: RunContext, training: TrainingSpec) -> str:
 
 
 def possible_nodes(training: TrainingSpec, spec: LaunchSpec) -> frozenset[int]:
-    """Numbers of nodes, up to the whole, whose ranks can share a global batch evenly."""
+    """Numbers of nodes, up to the whole, whose ranks can share a global batch."""
     return frozenset(n for n in range(1, spec.nodes + 1) if can_share(training, n * spec.ranks_per_node))
 
 

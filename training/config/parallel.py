@@ -132,12 +132,13 @@ def shares_of(num_units: int, num_ranks: int, speeds: Sequence[float] = ()) -> t
         shares[rank] += 1
         heapq.heapreplace(done, ((shares[rank] + 1) / speeds[rank], rank))
     longest = max(share / speed for share, speed in zip(shares, speeds, strict=True))
-    return _aligned(num_units, [_most(longest, speed) for speed in speeds])
+    return _aligned(num_units, [_most(longest, speed, num_units) for speed in speeds])
 
 
-def _most(longest: float, speed: float) -> int:
-    """How many units a rank does in that time."""
-    number = int(longest * speed) + 1
+def _most(longest: float, speed: float, num_units: int) -> int:
+    """How many of these units a rank does in that time."""
+    # Of speeds that are very unlike this is beyond what integers, or fractions of a float, can count.
+    number = int(min(longest * speed, num_units - 1)) + 1
     while number / speed > longest:
         number -= 1
     return number

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 
-from headway.training.config.parallel import is_power_of_two
 from headway.training.launch.base import protocol
 
 
@@ -40,11 +39,9 @@ def level_sizes(environment: Mapping[str, str], world_size: int) -> dict[str, in
     num_racks, rest = divmod(num_hosts, per_rack)
     sizes = {"host": per_agent}
     # A lost host may leave racks of unequal size; then hosts meet on one level.
-    sizes |= (
+    return sizes | (
         {"rack": per_rack, "racks": num_racks} if per_rack > 1 and num_racks > 1 and not rest else {"hosts": num_hosts}
     )
-    # The tree is binary: a level that is not a whole subtree would give other bits.
-    return sizes if all(map(is_power_of_two, sizes.values())) else {}
 
 
 def members(sizes: Sequence[int], rank: int) -> Iterator[list[int]]:

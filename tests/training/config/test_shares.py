@@ -40,3 +40,22 @@ def test_a_rank_of_half_the_speed_has_half_as_much():
 def test_of_shares_that_are_done_equally_soon_those_are_taken_that_begin_at_large_subtrees():
     assert shares_of(16, 3) == (4, 6, 6)
     assert shares_of(16, 2, (0.2, 0.1)) == (11, 5) and shares_of(64, 3) == (20, 22, 22)
+
+
+@pytest.mark.parametrize(
+    "speeds",
+    [
+        (1.0, 1.0, 5e-324),
+        (1e308, 1.0, 1e-300),
+        (
+            8.091376123663317e-18,
+            1.1106915291620713e27,
+            3.8847929381724004e-20,
+            1.9300846171449815e21,
+            1.6468212552706964e-10,
+        ),
+    ],
+)
+def test_speeds_that_are_unlike_beyond_all_counting_still_give_each_rank_some(speeds):
+    shares = shares_of(8, len(speeds), speeds)
+    assert sum(shares) == 8 and min(shares) >= 1

@@ -19,10 +19,10 @@ RANK, STEP, SIGNAL = map(int, os.environ.get("CUT", "-1 0 0").split())
 real_backward = Learner.backward
 
 
-def backward(self: Learner, step: int, micro_batches: Sequence[Any]) -> Tensor:
+def backward(self: Learner, step: int, micro_batches: Sequence[Any], num_replicas: int) -> Tensor:
     if (int(os.environ["RANK"]), step + 1) == (RANK, STEP):
         os.kill(os.getpid(), SIGNAL)
-    return real_backward(self, step, micro_batches)
+    return real_backward(self, step, micro_batches, num_replicas)
 
 
 if __name__ == "__main__":

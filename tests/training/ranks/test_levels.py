@@ -27,11 +27,12 @@ def environment(per_agent, ranks_here=None, per_rack=1):
         (environment(8), 32, {"host": 8, "hosts": 4}),
         (environment(2, per_rack=2), 8, {"host": 2, "rack": 2, "racks": 2}),
         (environment(2, per_rack=2), 4, {"host": 2, "hosts": 2}),  # one rack
-        (environment(2, per_rack=4), 12, {}),  # three hosts left of four, and three is no whole subtree
+        (environment(2, per_rack=4), 6, {"host": 2, "hosts": 3}),  # left of four
+        (environment(2, per_rack=2), 12, {"host": 2, "rack": 2, "racks": 3}),
         (environment(1), 4, {}),
         (environment(4), 4, {}),
         (environment(2, ranks_here=4), 4, {}),  # two agents on one machine
-        (environment(3), 6, {}),
+        (environment(3), 6, {"host": 3, "hosts": 2}),
         ({}, 4, {}),
     ],
 )
@@ -39,9 +40,8 @@ def test_levels_are_chosen_where_hosts_have_several_ranks(given, world_size, exp
     assert level_sizes(given, world_size) == expected
 
 
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=3))
-def test_each_rank_meets_the_same_ranks_as_they_meet_and_all_meet_through_the_levels(exponents):
-    sizes = [2**exponent for exponent in exponents]
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+def test_each_rank_meets_the_same_ranks_as_they_meet_and_all_meet_through_the_levels(sizes):
     world = range(math.prod(sizes))
     for level in range(len(sizes)):
         groups = {rank: list(members(sizes, rank))[level] for rank in world}
