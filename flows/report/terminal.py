@@ -65,6 +65,7 @@ NOTICES = {
     "job.unknown": "job",
     "attempt.retry": "retry",
     "batch.grown": "batch",
+    "shares.given": "shares",
     "shares.moved": "shares",
     "guard": "guard",
     "checkpoint.quarantined": "quarantine",

@@ -49,6 +49,7 @@ class ShareBalance:
         self._speeds: tuple[float, ...] = ()
         if self._may_differ and (given := environ.get(protocol.SPEEDS)):
             self._speeds = self._given_speeds(json.loads(given))
+            self._report_given(spec.num_replicas)
         self._taken: list[Sequence[float]] = []
 
     def begin(self, learner: Learner) -> None:
@@ -85,6 +86,18 @@ class ShareBalance:
             f"done after {moved_s:.2g} s, {longest_s:.2g} s before."
         )
         self._ledger.event("shares.moved", step=step + 1, shares=moved, before_s=longest_s, after_s=moved_s, what=what)
+
+    def _report_given(self, num_replicas: int) -> None:
+        kind, world_size = kind_of_device(self._process_group.device), self._process_group.world_size
+        num_units = self._islands or num_replicas
+        shares = [num_replicas // num_units * each for each in shares_of(num_units, world_size, self._speeds)]
+        # A name that is misspelt would be found by nobody.
+        what = (
+            f"replicas of the ranks {_counts(shares)}, by launch.speeds."
+            if self._speeds
+            else f"launch.speeds tells no rank from another ({kind} here): shares are equal."
+        )
+        self._ledger.event("shares.given", shares=shares, what=what)
 
     def _given_speeds(self, speeds: Mapping[str, float]) -> tuple[float, ...]:
         """Of all ranks, from a table by device kind; `""` is that of the machine, where it was given by its name."""

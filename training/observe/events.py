@@ -214,6 +214,7 @@ EVENTS: Mapping[str, Declared] = {
     "step.excluded": _at("A batch that a guard left out.", _STEP),
     "steps": _at("The steps of a flow run; fields of `StepSummary`.", has_more=True),
     "batch.grown": _at("From this step on the batch has more rows.", "step window rows num_micro_batches what"),
+    "shares.given": _at("Shares of a batch that `launch.speeds` comes to.", "shares what"),
     "shares.moved": _at(
         "From this step on ranks have other shares of a batch, as their micro-batches take them.",
         "step shares before_s after_s what",

@@ -103,4 +103,8 @@ def test_speeds_that_are_given_count_from_the_first_step(
     table: dict[str, float], others: list[float], shares: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Group, "others", tuple(others))
-    assert Gang([0.1, 0.1], {protocol.SPEEDS: json.dumps(table)}).train() == shares
+    gang = Gang([0.1, 0.1], {protocol.SPEEDS: json.dumps(table)})
+    assert gang.train() == shares
+    ((name, fields),) = gang.events
+    assert name == "shares.given" and fields["shares"] == shares
+    assert ("tells no rank from another (cpu here)" in fields["what"]) == (shares == [8, 8])

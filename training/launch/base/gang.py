@@ -144,7 +144,7 @@ class LaunchSpec(Frozen):
         "micro-batches of a step, as measured, where each rank has the whole model; `exclude` also drops its host from "
         "the next step on if other hosts can take its place or fewer are faster.",
     )
-    speeds: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+    speeds: dict[Annotated[str, Field(min_length=1)], Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
         {},
         description="How fast hosts, or kinds of device, are beside each other, by name; 1 for all others. A rank has "
         "as many micro-batches of a step as it is fast, where each has the whole model.",
