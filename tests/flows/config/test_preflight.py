@@ -94,6 +94,31 @@ def test_a_floor_of_a_figure_that_no_report_would_have_is_refused_with_those_it_
         load_pipeline(pipeline)
 
 
+@pytest.mark.parametrize(
+    ("parallel", "launch", "problem"),
+    [
+        ("{shard: 2}", "{stragglers: rebalance}", r"launch.stragglers.*split a model \(shard 2\) have equal shares"),
+        ("{shard: 2}", "{speeds: {a: 2}}", r"launch.speeds.*split a model"),
+        ("{mode: fast, pipeline: 2}", "{stragglers: rebalance}", "launch.stragglers"),
+        ("{shard: 2}", "{stragglers: exclude}", ""),
+        ("{mode: fast}", "{stragglers: rebalance}", ""),
+        ("{}", "{stragglers: rebalance, speeds: {a: 2}}", ""),
+    ],
+)
+def test_unequal_shares_of_ranks_that_split_a_model_are_refused(tmp_path, parallel, launch, problem):
+    (tmp_path / "contract.yaml").write_text(CONTRACT)
+    pipeline = tmp_path / "tiny.yaml"
+    text = PIPELINE.format(recipe="{}", uri="").replace(
+        "training: {", f"training: {{optimizer: {{implementation: foreach}}, parallel: {parallel}, "
+    )
+    pipeline.write_text(f"{text}launch: {launch}\n")
+    if not problem:
+        assert load_pipeline(pipeline).launch.world_size == 2
+        return
+    with pytest.raises(ConfigError, match=problem):
+        load_pipeline(pipeline)
+
+
 WINDOWS = 'windows: {time_zone: UTC, open: [{days: [sun], start: "01:00", end: "05:00"}]}\n'
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,6 +137,25 @@ def test_ranks_are_told_how_long_they_wait_for_peers_and_which_nodes_share_a_swi
     # Hosts that are left move up, and nobody knows which of them stand together.
     fewer = replace(ATTEMPT, members=ATTEMPT.members[:1])
     assert rank_environment(GANG, fewer, spec, 0, {}, is_local=True)["HEADWAY_NODES_PER_RACK"] == "1"
+
+
+def test_a_rank_is_told_the_speed_of_its_host_by_name_or_that_of_all_kinds_and_nothing_of_equal_ones() -> None:
+    spec = LaunchSpec(nodes=2, speeds={ELSEWHERE[1].name: 0.5, "NVIDIA A10": 2}, stragglers="rebalance")
+    attempt = replace(ATTEMPT, members=ELSEWHERE)
+    tables = [
+        json.loads(rank_environment(GANG, attempt, spec, node, {}, is_local=False)["HEADWAY_SPEEDS"]) for node in (0, 1)
+    ]
+    assert tables[1] == {"": 0.5}
+    assert tables[0] == spec.speeds
+    assert rank_environment(GANG, attempt, spec, 1, {}, is_local=False)["HEADWAY_STRAGGLERS"] == "rebalance"
+    plain = rank_environment(GANG, ATTEMPT, LaunchSpec(), 1, {}, is_local=True)
+    assert not {"HEADWAY_SPEEDS", "HEADWAY_STRAGGLERS"} & plain.keys()
+
+
+@pytest.mark.parametrize("speeds", [{"a": 0}, {"a": -1}, {"a": float("nan")}, {"a": float("inf")}, {"": 1}])
+def test_a_speed_is_a_number_above_zero_of_something_with_a_name(speeds: dict[str, float]) -> None:
+    with pytest.raises(ValidationError, match="speeds"):
+        LaunchSpec(speeds=speeds)
 
 
 def test_a_gang_shrinks_to_a_number_of_nodes_that_can_share_its_work() -> None:
