@@ -54,9 +54,9 @@ def test_rates_are_tried_at_the_batch_that_a_run_begins_with(shared_project, tin
     trials, trial = trials_of(shared_project, batch_ramp=ramp, global_batch_sequences=2 * small)
     sizes, backward = list[int](), Learner.backward
 
-    def counted(learner: Learner, step: int, micro_batches: Any) -> Any:
+    def counted(learner: Learner, step: int, micro_batches: Any, num_replicas: int) -> Any:
         sizes.append(len(micro_batches) * tiny_training.micro_batch_sequences)
-        return backward(learner, step, micro_batches)
+        return backward(learner, step, micro_batches, num_replicas)
 
     monkeypatch.setattr(Learner, "backward", counted)
     assert len(trials._range_test(trial, (1e-3, 1e-2, 1e-1))) == 3
