@@ -442,7 +442,7 @@ class HeldoutComparison(Frozen):
     """That champion and challenger were compared on the rows that neither was trained on, and not by folds."""
 
     reason: str
-    """Why there are no figures of the champion by folds."""
+    """Why there are no figures of the champion by folds that are fair on all rows."""
     num_examples: int
     value: float
     """The challenger's own figure on these rows."""

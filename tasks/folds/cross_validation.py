@@ -12,14 +12,23 @@ from typing import Any, NamedTuple
 
 from headway.data_contracts.sources.reading import SourceSpec
 from headway.data_contracts.store.documents import Link, RunSpec, ShardManifest, Snapshot
-from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.errors import ConfigError, IntegrityError
+from headway.data_contracts.store.stages import StageRecord
 from headway.tasks.core.candidate import Candidate, read_candidate
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.outlook import Outlook, look_up, would_run
 from headway.tasks.core.stage import StageOutput, find_and_renew, find_or_make, stage_task
 from headway.tasks.core.stage_records import newest_record_of
 from headway.tasks.reports.figures import EvaluationSpec
-from headway.tasks.rows.fold_scores import MAX_ROWS, STAGE_OF_FOLDS, CrossValidation, FoldScore, fold_rule, score_of
+from headway.tasks.rows.fold_scores import (
+    MAX_ROWS,
+    STAGE_OF_FOLDS,
+    CrossValidation,
+    FoldScore,
+    fold_rule,
+    fold_scores,
+    score_of,
+)
 from headway.tasks.rows.ranking_split import ranking_splits
 from headway.tasks.stages.evaluate import fold_inputs, scoring_inputs
 from headway.tasks.stages.launch import describe_run, train
@@ -107,7 +116,7 @@ def cross_validate(context: RunContext, wanted: FoldTraining, checkpoint: Link) 
             advice="Take training.start_from out, or evaluation.folds.",
         )
     inputs = fold_inputs(wanted.evaluation, run.link)
-    if (found := find_and_renew(context, STAGE_OF_FOLDS, inputs)) is not None:
+    if (found := find_and_renew(context, STAGE_OF_FOLDS, inputs)) is not None and _has_whole_scores(context, found):
         with context.ledger.span(f"stage.{STAGE_OF_FOLDS}", found=True):
             return found.document
     manifests = fold_shards(context, wanted, run.manifest)
@@ -132,6 +141,16 @@ def cross_validate(context: RunContext, wanted: FoldTraining, checkpoint: Link) 
         return StageOutput(document=document, files=_files_of(context, scores))
 
     return find_or_make(context, STAGE_OF_FOLDS, inputs, made, shown=f"{len(scores)} folds", exclusive=True)
+
+
+def _has_whole_scores(context: RunContext, found: StageRecord) -> bool:
+    """Whether the scores of each fold are there; what is damaged of them is reported, and scored again."""
+    try:
+        fold_scores(context.workspace, context.workspace.load(found.document, CrossValidation))
+    except (IntegrityError, FileNotFoundError) as error:
+        context.report_damage(STAGE_OF_FOLDS, str(error))
+        return False
+    return True
 
 
 def outlook(context: RunContext, spec: EvaluationSpec, run: Link | None) -> Outlook | None:

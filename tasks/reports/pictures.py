@@ -313,8 +313,9 @@ def importance_section(report: EvaluationReport) -> str:
         return ""
     widest = max(max(each.increase.value for each in report.importances), 0.0) or 1.0
     rows = [(each.name, _bar(each.increase, widest), shown(each.increase)) for each in report.importances]
+    row = "out-of-fold row" if report.num_folds else "held-out row"
     note = (
-        f"How much {words(report.metric)} grows on {report_text.count(report.num_importance_examples, 'held-out row')} "
+        f"How much {words(report.metric)} grows on {report_text.count(report.num_importance_examples, row)} "
         "once an input takes other rows' values. Inputs that say the same share it: each alone can be done without."
     )
     titles = ("Input", "", f"{words(report.metric).capitalize()} grows by")
@@ -331,7 +332,8 @@ def worst_section(report: EvaluationReport) -> str:
         return ""
     rows = [(each.name, shown_figure(each.value)) for each in report.worst]
     titles = ("Example", words(report.metric).capitalize())
-    note = "By their own figure, the worst first. Rows count from 0 in the held-out split."
+    counted = "their fold, in the order of its shards" if report.num_folds else "the held-out split"
+    note = f"By their own figure, the worst first. Rows count from 0 in {counted}."
     return section("Worst examples", folded(titles, rows, first=5), count=len(rows), note=note)
 
 

@@ -2,6 +2,7 @@
 
 A row's fold is decided as its split is, by its key or its file's path and number, with a salt of its own. So rows that
 are added move no other, and a fold model of last year never saw a row of its fold, whether it was there then or not.
+Rows that are known by their number move when one above is deleted: `seen_rows` tells these.
 """
 
 from __future__ import annotations

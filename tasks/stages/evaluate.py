@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headway.data_contracts.sources.reading import SourceSpec
 from headway.data_contracts.store.documents import (
@@ -43,6 +44,7 @@ from headway.tasks.registry.evaluation_report import ReportContext, render_markd
 from headway.tasks.reports.evaluation_page import PageFacts, render_html
 from headway.tasks.reports.evidence import publish_curve, publish_outputs, read_evidence
 from headway.tasks.reports.figures import (
+    MIN_SLICE,
     EvaluationSpec,
     compare_with_champion,
     difference_of,
@@ -63,7 +65,7 @@ from headway.tasks.rows.heldout_parts import CODE as PARTS_CODE
 from headway.tasks.rows.heldout_parts import apart_from, has_chosen_nothing
 from headway.tasks.rows.slices import SliceBy
 from headway.tasks.stages.register import RegistrySpec, registered_before
-from headway.tasks.stages.scoring import ScoringHarness, only
+from headway.tasks.stages.scoring import FoldOfChampion, ScoringHarness, only
 from headway.training.checkpoint.inexactness import inexactness
 from headway.training.checkpoint.layout import run_folder
 from headway.training.config.fold import Fold
@@ -82,6 +84,7 @@ CODE = (
         "headway.tasks.stages.evaluate",
         "headway.tasks.stages.scoring",
         "headway.tasks.rows.fold_scores",
+        "headway.tasks.rows.seen_rows",
         "headway.tasks.registry.evaluation_report",
         "headway.tasks.reports.evaluation_page",
         "headway.tasks.reports.evidence",
@@ -288,7 +291,8 @@ def _by_folds(
     """The fold models' figures, each on its fold; beside them those of the champion's fold models, on the same rows.
 
     Where the champion has none that are like them, it and the candidate are compared on the rows that are held out from
-    both: a verdict on few rows is better than one on rows that either has seen.
+    both: a verdict on few rows is better than one on rows that either has seen. So are fold models of which one has
+    seen rows of its fold, since these changed places.
     """
     workspace = bench.context.workspace
     found = workspace.load(folds, CrossValidation)
@@ -304,6 +308,7 @@ def _by_folds(
         for by, of_fold in bench.slices_by(spec.slices, run, score.examples).items():
             labels.setdefault(by, []).extend(of_fold)
     theirs = None if champion is None else _champion_by_folds(bench, spec, champion, found, scores, runs)
+    by_folds = theirs if isinstance(theirs, _ChampionByFolds) else None
     made = _Scored(
         own=own,
         examples_sha256=bench.fold_examples_sha256(runs, own.examples),
@@ -311,17 +316,48 @@ def _by_folds(
         inputs=scores[0].inputs,
         num_ranking=0,
         parts=None,
-        theirs=theirs if isinstance(theirs, Scores) else None,
+        theirs=None if by_folds is None else by_folds.scores,
     )
-    if champion is None or not isinstance(theirs, str):
+    if champion is None or (by_folds is not None and not by_folds.reason):
         return made
+    reason = theirs if isinstance(theirs, str) else "" if by_folds is None else by_folds.reason
     bench.context.ledger.event(
-        "evaluate.on_heldout", message=f"compared with the champion on held-out rows alone: {theirs}"
+        "evaluate.on_heldout", message=f"compared with the champion on held-out rows alone: {reason}"
     )
-    beside = _on_heldout(bench, spec, candidate, champion)
+    beside = (
+        _on_heldout(bench, spec, candidate, champion)
+        if by_folds is None
+        else _only_unseen(made, by_folds.scores, by_folds.unseen)
+    )
     if not isinstance(beside.theirs, Scores):
         return made._replace(theirs=beside.theirs)
-    return made._replace(heldout=_compare_on_heldout(bench, spec, candidate, champion, beside, theirs))
+    heldout = _compare_on_heldout(bench, spec, candidate, champion, beside, reason)
+    return made._replace(theirs=None, heldout=heldout)
+
+
+class _ChampionByFolds(NamedTuple):
+    """The champion's fold models on today's rows."""
+
+    scores: Scores
+    """Of all rows."""
+    unseen: Sequence[int]
+    """Rows by number that none of them has an advantage on."""
+
+    @property
+    def reason(self) -> str:
+        """Why they are not all rows; empty: they are."""
+        num_rows = len(self.scores.examples)
+        num_seen = num_rows - len(self.unseen)
+        moved = f"{num_seen:,} of {num_rows:,} rows changed places, and the champion's fold models were trained on them"
+        return moved if num_seen else ""
+
+
+def _only_unseen(made: _Scored, theirs: Scores, unseen: Sequence[int]) -> _Scored:
+    return made._replace(
+        own=only(made.own, unseen),
+        theirs=only(theirs, unseen),
+        labels={by: [of_all[number] for number in unseen] for by, of_all in made.labels.items()},
+    )
 
 
 def _champion_by_folds(
@@ -331,28 +367,37 @@ def _champion_by_folds(
     found: CrossValidation,
     scores: Sequence[FoldScore],
     runs: Sequence[RunSpec],
-) -> Scores | str:
-    """Its fold models on today's rows, each on its own fold, of which it never saw any; or why they cannot be had."""
+) -> _ChampionByFolds | str:
+    """Its fold models on today's rows, each on its own fold; or why they cannot be had, or have seen nearly all."""
     workspace = bench.context.workspace
     theirs = _folds_of_champion(bench.context, spec, champion)
     if theirs is None:
         return "the champion has no fold models"
     if theirs.rule != found.rule:
         return f"the champion's {theirs.rule.num_folds} folds are of other rows than these {found.rule.num_folds}"
+    try:
+        scored_before = fold_scores(workspace, theirs)
+    except (IntegrityError, FileNotFoundError) as error:
+        bench.context.report_damage(STAGE_OF_FOLDS, str(error))
+        return f"the scores of the champion's fold models cannot be read ({error})"
     parts: list[tuple[Fold, Scores, Sequence[float]]] = []
-    for before, today, run in zip(fold_scores(workspace, theirs), scores, runs, strict=True):
+    seen: list[NDArray[np.bool_]] = []
+    for before, today, run in zip(scored_before, scores, runs, strict=True):
         # With the same data and settings it is today's own model.
-        scored = (
-            read_scores(workspace, today)
+        of_fold = (
+            FoldOfChampion(read_scores(workspace, today), np.zeros(len(today.examples), dtype=np.bool_))
             if before.checkpoint == today.checkpoint
             else bench.score_fold(before.checkpoint, run)
         )
-        if isinstance(scored, str):
-            return scored
-        if scored.examples != today.examples:
+        if isinstance(of_fold, str):
+            return of_fold
+        if of_fold.scores.examples != today.examples:
             raise IntegrityError("champion and challenger were scored on different rows.", where=str(today.fold))
-        parts.append((today.fold, dataclasses.replace(scored, baselines={}), today.labels))
-    return joined_scores(parts)
+        parts.append((today.fold, dataclasses.replace(of_fold.scores, baselines={}), today.labels))
+        seen.append(of_fold.seen)
+    made = _ChampionByFolds(joined_scores(parts), np.flatnonzero(~np.concatenate(seen)).tolist())
+    # Of so few rows nothing can be told, not even in the slices.
+    return made if len(made.unseen) >= MIN_SLICE else made.reason
 
 
 def fold_inputs(spec: EvaluationSpec, run: Link) -> dict[str, object]:

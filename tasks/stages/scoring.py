@@ -6,8 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headway.data_contracts.sources.reading import SourceSpec, read_file
 from headway.data_contracts.store.digests import canonical_json, sha256_of
@@ -30,6 +32,7 @@ from headway.tasks.core.gangs import run_stepless
 from headway.tasks.core.run_result import checkpoint_here
 from headway.tasks.registry.model_export import registered_graph
 from headway.tasks.rows.heldout_parts import Parts, apart_from, parts_of
+from headway.tasks.rows.seen_rows import rows_seen
 from headway.tasks.rows.slices import SliceBy, labels_of
 from headway.tasks.rows.source_rows import source_rows
 from headway.tasks.search.configuration import examples_rule
@@ -75,6 +78,14 @@ def only(scores: Scores, chosen: Sequence[int]) -> Scores:
         baselines={name: {each: its[chosen] for each, its in sums.items()} for name, sums in scores.baselines.items()},
         details=details,
     )
+
+
+class FoldOfChampion(NamedTuple):
+    """What a champion's fold model comes to on today's rows of its fold."""
+
+    scores: Scores
+    seen: NDArray[np.bool_]
+    """Rows that it was trained on and today's fold model was not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,15 +149,15 @@ class ScoringHarness:
         graph = self._graph_instead(registration, candidate)
         return self._run_ranks(candidate, manifest, baselines=False, graph=graph, details=details)
 
-    def score_fold(self, checkpoint: Link, today: RunSpec) -> Scores | str:
-        """A champion's fold model on the rows of today that its fold has, none of which it ever saw.
+    def score_fold(self, checkpoint: Link, today: RunSpec) -> FoldOfChampion | str:
+        """A champion's fold model on the rows of today that its fold has.
 
         Args:
             checkpoint: of the fold model.
             today: a run whose shards hold out the same fold of today's rows.
 
         Returns:
-            Its scores; or why there are none.
+            Its scores, and which of the rows it saw; or why there are none.
         """
         try:
             candidate = read_candidate(self.context.workspace, checkpoint)
@@ -156,7 +167,13 @@ class ScoringHarness:
         manifest = self._readable_by(candidate, today)
         if isinstance(manifest, str):
             return f"a fold model of the champion cannot be compared: {manifest}"
-        return self._run_ranks(candidate, manifest, baselines=False)
+        workspace = self.context.workspace
+        try:
+            earlier, todays = (workspace.load(each, ShardManifest) for each in (candidate.run.manifest, manifest))
+            seen = rows_seen(workspace, earlier, todays)
+        except (IntegrityError, FileNotFoundError) as error:
+            return f"what a fold model of the champion was trained on cannot be read ({error})"
+        return FoldOfChampion(scores=self._run_ranks(candidate, manifest, baselines=False), seen=seen)
 
     def _readable_by(self, candidate: Candidate, today: RunSpec) -> Link | str:
         """Today's data as an earlier model reads them; or why it cannot."""

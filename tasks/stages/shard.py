@@ -21,7 +21,7 @@ from headway.data_contracts.store.documents import (
     Snapshot,
     SourceFile,
 )
-from headway.data_contracts.store.errors import IntegrityError, RefConflict
+from headway.data_contracts.store.errors import EncodingRefused, IntegrityError, RefConflict
 from headway.data_contracts.types.report_text import count
 from headway.tasks.core.artifacts import artifact_key, show_table
 from headway.tasks.core.code_version import code_version
@@ -171,7 +171,14 @@ def fitted_beside_fold(
     Raises:
         DataError, EncodingRefused: as `fit`.
     """
-    return _newly_fitted(context, spec, source, snapshot, receipt, classes_from)
+    try:
+        return _newly_fitted(context, spec, source, snapshot, receipt, classes_from)
+    except EncodingRefused as error:  # the pipeline's own training split can be encoded, and this fold's cannot
+        raise EncodingRefused(
+            f"without the rows of {spec.fold}, {error.what}",
+            where="evaluation.folds",
+            advice="Lower evaluation.folds, take it out, or add rows like those that only this fold has.",
+        ) from error
 
 
 def _newly_fitted(

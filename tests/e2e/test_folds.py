@@ -104,6 +104,7 @@ def test_all_rows_judge_and_every_place_says_whose_figures_they_are(tmp_path: Pa
     page = Path(summary.reports["evaluation"].removeprefix("file://")).read_text()
     assert said in card and "This version is none of them" in card
     assert said in page and "out-of-fold examples" in page
+    assert "grows on 120 out-of-fold rows" in page and "Rows count from 0 in their fold" in page
     assert verify_model("models:/tiny@champion", str(project.workspace), as_json=True) == 0
 
     from mlflow import MlflowClient
@@ -146,6 +147,27 @@ def test_a_challenger_is_paired_with_the_champion_over_all_rows_by_models_that_n
     assert heldout is not None and heldout.reason == "the champion's 3 folds are of other rows than these 2"
     assert 0 < heldout.num_examples < 60 and third.champion_value is None
     assert f"on {heldout.num_examples} held-out rows alone, since" in third.reason
+
+
+def test_rows_that_changed_folds_since_the_champions_fold_models_saw_them_do_not_compare(
+    tmp_path: Path, retrain_here
+) -> None:
+    project = write(tmp_path)
+    retrain_here(project)
+    csv = tmp_path / "data" / "points.csv"
+    head, _, *rest = csv.read_text().splitlines()
+    csv.write_text("\n".join([head, *rest]) + "\n")  # so that each row has the number of the one before it
+    edit(project, "max_steps: 30", "max_steps: 40")
+    second, events = retrain_here(project)
+    report = report_of(project, second)
+    heldout = report.comparison.heldout if report.comparison is not None else None
+    assert heldout is not None and report.num_examples == NUM_ROWS - 1
+    num_seen = NUM_ROWS - 1 - heldout.num_examples
+    # About as many as are in another of three folds than before.
+    assert NUM_ROWS / 2 < num_seen < NUM_ROWS * 0.85 and sum(heldout.slice_sizes.values()) == heldout.num_examples
+    moved = f"{num_seen} of 119 rows changed places, and the champion's fold models were trained on them"
+    assert heldout.reason == moved and f"on {heldout.num_examples} held-out rows alone, since {moved}" in second.reason
+    assert len([event for event in events if event["event"] == "evaluate.on_heldout"]) == 1
 
 
 def test_a_champion_without_folds_is_compared_on_held_out_rows_and_the_reason_says_so(
@@ -197,6 +219,36 @@ def test_where_a_fold_model_of_the_champion_is_damaged_held_out_rows_compare(tmp
     comparison = report_of(project, second).comparison
     assert comparison is not None and comparison.heldout is not None
     assert comparison.heldout.reason.startswith("a fold model of the champion is gone")
+
+
+def damage_scores(project: SimpleNamespace) -> None:
+    path = next(project.workspace.glob("documents/fold-score/*.json"))
+    path.write_bytes(path.read_bytes().replace(b'"fold"', b'"FOLD"', 1))
+
+
+def test_damaged_scores_of_a_champions_fold_leave_held_out_rows_to_compare(tmp_path: Path, retrain_here) -> None:
+    project = write(tmp_path)
+    retrain_here(project)
+    damage_scores(project)
+    write(tmp_path, NUM_ROWS + 30)
+    second, _ = retrain_here(project)
+    comparison = report_of(project, second).comparison
+    assert comparison is not None and comparison.heldout is not None
+    assert comparison.heldout.reason.startswith("the scores of the champion's fold models cannot be read (documents/")
+
+
+def test_damaged_scores_of_a_fold_are_made_again_by_the_next_retrain(tmp_path: Path, retrain_here) -> None:
+    project = write(tmp_path)
+
+    def stop(event: Event) -> None:
+        if event["event"] == "stage.folds" and "duration_s" in event:
+            raise RunStopped("somebody asked.", reason="asked to stop")
+
+    with pytest.raises(RunStopped):
+        retrain_here(project, watching=stop)
+    damage_scores(project)
+    summary, events = retrain_here(project)
+    assert report_of(project, summary).num_examples == NUM_ROWS and not trained(events)
 
 
 def test_a_window_that_closes_in_a_fold_cuts_the_run_and_the_next_one_resumes_that_fold(

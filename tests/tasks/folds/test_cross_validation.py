@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from headway.data_contracts.store.documents import FittedState, Link, RunSpec, ShardManifest
-from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.errors import ConfigError, EncodingRefused
 from headway.tasks.folds.cross_validation import FoldTraining, fold_shards
 from headway.tasks.reports.figures import EvaluationSpec
 from headway.tasks.rows.fold_scores import fold_of, fold_rule
 from headway.tasks.rows.ranking_split import remember_ranking
+from headway.tasks.rows.seen_rows import rows_seen
 from headway.tasks.rows.source_rows import source_rows
 from headway.training.config.fold import Fold
 from headway.training.config.shards import HELDOUT, TRAIN, VALIDATION, ShardSpec
@@ -95,6 +96,50 @@ def test_a_class_with_all_its_rows_in_one_fold_has_the_same_number_in_every_fold
         numbers = reader.gather(np.arange(reader.num_rows))["label"].reshape(-1).tolist()
         labels |= dict(zip(rows(days, manifest, HELDOUT), numbers, strict=True))
     assert labels == {n: 0 if n == rare else 1 if n % 2 else 2 for n in range(NUM_ROWS)}
+
+
+def test_where_only_one_fold_has_a_class_the_refusal_names_that_fold_and_the_key(days: Days) -> None:
+    days.write(**columns())
+    spec = shards_spec(TABLE)
+    run = days.run(spec)
+    alone = rows(days, folds(days, spec, run)[2], HELDOUT)
+    rare = next(n for n in alone if n in rows(days, run.manifest, TRAIN))
+    days.write(**columns(y=["no" if n == rare else "yes" for n in range(NUM_ROWS)]))
+    run = days.run(shards_spec(TABLE, fit=1))
+    with pytest.raises(EncodingRefused, match="without the rows of fold 3 of 4, column 'y' has 1 class") as refused:
+        folds(days, shards_spec(TABLE, fit=1), run)
+    assert refused.value.where == "evaluation.folds" and "evaluation.folds" in refused.value.advice
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_rows_that_an_earlier_model_learnt_are_known_by_what_they_hold(days: Days, moved: bool) -> None:
+    days.write(**columns())
+    spec = shards_spec(TABLE)
+    before = days.run(spec)
+    learnt = rows(days, before.manifest, TRAIN)
+    numbers = range(1, NUM_ROWS) if moved else range(NUM_ROWS + 20)
+    days.write(a=[*numbers], b=[0.5 * n for n in numbers], y=["no" if n % 2 else "yes" for n in numbers])
+    today = days.run(spec)
+    manifests = [days.workspace.load(run.manifest, ShardManifest) for run in (before, today)]
+    held_out = rows(days, today.manifest, HELDOUT)
+    assert today.fitted == before.fitted and bool({*learnt} & {*held_out}) == moved
+    assert rows_seen(days.workspace, *manifests).tolist() == [n in learnt for n in held_out]
+
+
+def test_a_row_that_both_models_learnt_is_no_advantage_to_either(days: Days) -> None:
+    days.write(**columns())
+    spec = shards_spec(TABLE)
+    run = days.run(spec)
+    held_out = rows(days, run.manifest, HELDOUT)[0]
+    twin = rows(days, run.manifest, TRAIN)[0]
+    same = columns()
+    same = {
+        name: [values[twin] if n == held_out else value for n, value in enumerate(values)]
+        for name, values in same.items()
+    }
+    days.write(**same)
+    shards = days.workspace.load(days.run(spec).manifest, ShardManifest)
+    assert not rows_seen(days.workspace, shards, shards).any()
 
 
 def test_the_shards_of_a_fold_are_found_again_and_tell_which_it_is(days: Days) -> None:
