@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.data_contracts.store.documents import RunSpec
+from headway.data_contracts.store.documents import RunSpec, ShardManifest
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.cli import retrain
 from headway.flows.cli.command_line import run
@@ -27,16 +27,27 @@ def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HEADWAY_PROJECT", raising=False)
     monkeypatch.setenv("HEADWAY_WORKSPACE", str(tmp_path / "workspace"))
+    workspace = Workspace.create("workspace")
+    shards = ShardManifest(
+        snapshot=link("snapshot", "4"),
+        receipt=link("receipt", "2"),
+        fitted=link("fitted", "3"),
+        spec={},
+        columns=(),
+        groups=(),
+        content_sha256="5" * 64,
+        libraries={},
+    )
     started = RunSpec(
         pipeline="tiny",
         config={},
-        manifest=link("shards", "1"),
+        manifest=workspace.publish_document(shards),
         receipt=link("receipt", "2"),
         fitted=link("fitted", "3"),
         code=NOWHERE,
         environment=NOWHERE,
     )
-    return Workspace.create("workspace").publish_document(started).sha256[:16]
+    return workspace.publish_document(started).sha256[:16]
 
 
 def test_what_bounds_a_resumed_run_and_keeps_it_out_of_the_registry_is_asked_for(
