@@ -135,6 +135,14 @@ def shares_of(num_units: int, num_ranks: int, speeds: Sequence[float] = ()) -> t
     return _aligned(num_units, [_most(longest, speed, num_units) for speed in speeds])
 
 
+def replica_shares(
+    num_replicas: int, num_ranks: int, *, islands: int | None, speeds: Sequence[float] = ()
+) -> tuple[int, ...]:
+    """How many replicas of a batch each rank has: of whole islands, where there are some."""
+    num_units = islands or num_replicas
+    return tuple(num_replicas // num_units * each for each in shares_of(num_units, num_ranks, speeds))
+
+
 def _most(longest: float, speed: float, num_units: int) -> int:
     """How many of these units a rank does in that time."""
     # Of speeds that are very unlike this is beyond what integers, or fractions of a float, can count.

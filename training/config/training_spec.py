@@ -18,7 +18,14 @@ from headway.training.config.compression_spec import IntegerCompressionSpec
 from headway.training.config.guards import GuardSpec
 from headway.training.config.optimizer import EmaSpec, OptimizerSpec, ScheduleSpec
 from headway.training.config.order_spec import OrderSpec
-from headway.training.config.parallel import MeshShape, ParallelSpec, is_power_of_two, mesh_shape, shares_of
+from headway.training.config.parallel import (
+    MeshShape,
+    ParallelSpec,
+    is_power_of_two,
+    mesh_shape,
+    replica_shares,
+    shares_of,
+)
 from headway.training.config.recipe_specs import GRADIENT_BOOSTING, GradientBoostingSpec
 from headway.training.config.start_spec import StartFrom
 from headway.training.config.validation import ValidationSpec
@@ -246,6 +253,11 @@ class TrainingSpec(Frozen):
         compression = self.gradient_compression
         return compression if isinstance(compression, IntegerCompressionSpec) else None
 
+    @property
+    def islands(self) -> int | None:
+        """Of which a rank has whole ones; None: it has whole replicas."""
+        return None if self.integers is None else self.integers.islands
+
     def for_one_of(self, world_size: int) -> TrainingSpec:
         """With as many islands as each of so many ranks has, for one that is measured alone."""
         if self.integers is None:
@@ -299,10 +311,8 @@ def replicas_per_rank(spec: TrainingSpec, world_size: int) -> int:
     shape = mesh_shape(spec.parallel, world_size)
     fewest = spec.first_batch_sequences // spec.micro_batch_sequences
     if splits_no_model(shape, world_size):
-        num_units = fewest if spec.integers is None else spec.integers.islands
-        _refuse_more_than(num_units, spec, world_size)
-        num_units = spec.num_replicas if spec.integers is None else num_units
-        return spec.num_replicas // num_units * max(shares_of(num_units, world_size))
+        _refuse_more_than(spec.islands or fewest, spec, world_size)
+        return max(replica_shares(spec.num_replicas, world_size, islands=spec.islands))
     _refuse_uneven(spec, world_size, shape.num_shares)
     accumulation = fewest // shape.num_shares
     if accumulation < shape.pipeline:
@@ -406,9 +416,7 @@ def batch_line(spec: TrainingSpec, *, world_size: int, context_tokens: int | Non
 
 def _accumulation(spec: TrainingSpec, rows: int, num_shares: int) -> str:
     """How many micro-batches of so many rows each share has."""
-    replicas = rows // spec.micro_batch_sequences
-    num_units = replicas if spec.integers is None else spec.integers.islands
-    shares = [replicas // num_units * share for share in shares_of(num_units, num_shares)]
+    shares = replica_shares(rows // spec.micro_batch_sequences, num_shares, islands=spec.islands)
     return f"{min(shares)}" if min(shares) == max(shares) else f"{min(shares)} to {max(shares)}"
 
 

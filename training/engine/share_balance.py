@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from headway.training.config.parallel import mesh_shape, shares_of
+from headway.training.config.parallel import mesh_shape, replica_shares
 from headway.training.config.training_spec import TrainingSpec, splits_no_model
 from headway.training.engine.learner import Learner
 from headway.training.launch.base import protocol
@@ -37,17 +37,16 @@ class ShareBalance:
         ledger: Ledger,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self._ledger, self._process_group, self._islands = (
-            ledger,
-            process_group,
-            spec.integers and spec.integers.islands,
-        )
+        self._ledger, self._process_group, self._islands = ledger, process_group, spec.islands
         world_size = process_group.world_size
-        is_shared = not spec.grows_trees and world_size > 1
-        self._may_differ = is_shared and splits_no_model(mesh_shape(spec.parallel, world_size), world_size)
-        self._is_measured = self._may_differ and environ.get(protocol.STRAGGLERS) == "rebalance"
+        may_differ = (
+            not spec.grows_trees
+            and world_size > 1
+            and splits_no_model(mesh_shape(spec.parallel, world_size), world_size)
+        )
+        self._is_measured = may_differ and environ.get(protocol.STRAGGLERS) == "rebalance"
         self._speeds: tuple[float, ...] = ()
-        if self._may_differ and (given := environ.get(protocol.SPEEDS)):
+        if may_differ and (given := environ.get(protocol.SPEEDS)):
             self._speeds = self._given_speeds(json.loads(given))
             self._report_given(spec.num_replicas)
         self._taken: list[Sequence[float]] = []
@@ -68,12 +67,8 @@ class ShareBalance:
             return
         medians_s = [max(statistics.median(of_rank), 1e-9) for of_rank in zip(*self._taken, strict=True)]
         self._taken.clear()
-        num_units = self._islands or num_replicas
         speeds = tuple(1 / each for each in medians_s)
-        each = num_replicas // num_units
-        shares, moved = (
-            [each * share for share in shares_of(num_units, len(medians_s), by)] for by in (self._speeds, speeds)
-        )
+        shares, moved = (self._shares(num_replicas, by) for by in (self._speeds, speeds))
         longest_s, moved_s = (
             max(share * replica for share, replica in zip(found, medians_s, strict=True)) for found in (shares, moved)
         )
@@ -88,9 +83,7 @@ class ShareBalance:
         self._ledger.event("shares.moved", step=step + 1, shares=moved, before_s=longest_s, after_s=moved_s, what=what)
 
     def _report_given(self, num_replicas: int) -> None:
-        kind, world_size = kind_of_device(self._process_group.device), self._process_group.world_size
-        num_units = self._islands or num_replicas
-        shares = [num_replicas // num_units * each for each in shares_of(num_units, world_size, self._speeds)]
+        kind, shares = kind_of_device(self._process_group.device), self._shares(num_replicas, self._speeds)
         # A name that is misspelt would be found by nobody.
         what = (
             f"replicas of the ranks {_counts(shares)}, by launch.speeds."
@@ -98,6 +91,9 @@ class ShareBalance:
             else f"launch.speeds tells no rank from another ({kind} here): shares are equal."
         )
         self._ledger.event("shares.given", shares=shares, what=what)
+
+    def _shares(self, num_replicas: int, speeds: tuple[float, ...]) -> list[int]:
+        return [*replica_shares(num_replicas, self._process_group.world_size, islands=self._islands, speeds=speeds)]
 
     def _given_speeds(self, speeds: Mapping[str, float]) -> tuple[float, ...]:
         """Of all ranks, from a table by device kind; `""` is that of the machine, where it was given by its name."""

@@ -52,8 +52,7 @@ class ExactReplicas(UnshardedModel):
 
     def __init__(self, recipe: Recipe, spec: TrainingSpec, process_group: ProcessGroup) -> None:
         self._recipe, self._spec, self._process_group = recipe, spec, process_group
-        islands = None if spec.integers is None else spec.integers.islands
-        self.share = BatchShare(process_group.rank, process_group.world_size, islands=islands)
+        self.share = BatchShare(process_group.rank, process_group.world_size, islands=spec.islands)
         self.clock = PartClock(process_group.device, process_group.traffic)
         # Weights have a seed of their own, so that no other draw can move them.
         seed_everything(derive(spec.seed, "weights"))

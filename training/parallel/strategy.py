@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from headway.training.checkpoint.pieces import Piece, State, pieces_of
 from headway.training.checkpoint.proof import proof_loss
-from headway.training.config.parallel import shares_of
+from headway.training.config.parallel import replica_shares
 from headway.training.observe.telemetry import PartClock
 from headway.training.optimizers.muon import UnshardedMatrices
 from headway.training.ranks.utilisation import parameters_of
@@ -43,7 +43,7 @@ class BatchShare:
 
     def bounds(self, num_replicas: int) -> tuple[int, ...]:
         """At which replica of a global batch each share begins, and at last how many there are."""
-        return _bounds(num_replicas, self.islands or num_replicas, self.count, self.speeds)
+        return _bounds(num_replicas, self.islands, self.count, self.speeds)
 
     def num_replicas(self, of_one: int) -> int:
         """How many replicas a global batch has of which one rank runs so many, where all run as many."""
@@ -60,9 +60,9 @@ class BatchShare:
 
 
 @functools.lru_cache(maxsize=32)  # several times a step
-def _bounds(num_replicas: int, num_units: int, count: int, speeds: tuple[float, ...]) -> tuple[int, ...]:
-    shares = shares_of(num_units, count, speeds)
-    return tuple(num_replicas // num_units * end for end in itertools.accumulate(shares, initial=0))
+def _bounds(num_replicas: int, islands: int | None, count: int, speeds: tuple[float, ...]) -> tuple[int, ...]:
+    shares = replica_shares(num_replicas, count, islands=islands, speeds=speeds)
+    return tuple(itertools.accumulate(shares, initial=0))
 
 
 class ParallelStrategy(Protocol):

@@ -118,3 +118,16 @@ def test_exact_mode_refuses_ranks_whose_machines_compute_other_bits_and_fast_mod
     fast = tiny_training.model_copy(update={"parallel": ParallelSpec(mode="fast")})
     ranks = project.start(project.publish_run(fast), tmp_path / "fast", world_size=2, fresh=True, of_ranks=unlike)
     assert [rank.wait(120) for rank in ranks] == [0, 0], project.log(tmp_path / "fast")
+
+
+def test_in_fast_mode_replicas_have_unequal_shares_too_and_train_to_about_the_same(project, tiny_training, tmp_path):
+    speeds = [{protocol.SPEEDS: json.dumps({"": speed})} for speed in (1, 5, 2)]
+    losses = []
+    for mode in ("exact", "fast"):
+        training = longer(tiny_training, parallel={"mode": mode}, max_steps=5)
+        run_dir = tmp_path / mode
+        codes = project.train(project.publish_run(training), run_dir, world_size=3, of_ranks=speeds)
+        assert codes == [0] * 3, project.log(run_dir)
+        losses.append([event["loss"] for event in events(project, run_dir, "step")])
+    exact, fast = losses
+    assert fast == pytest.approx(exact, rel=1e-4)
