@@ -111,25 +111,25 @@ def plant() -> Planted:
         _wrap(owner, name, lambda whole: lambda *words, **named: (planted.at(phase), whole(*words, **named))[1])
 
     def counted(backward: Callable[..., Any]) -> Callable[..., Any]:
-        def counting(learner: Learner, step: int, micro_batches: Any) -> Any:
+        def counting(learner: Learner, step: int, *words: Any, **named: Any) -> Any:
             planted.at_step(step)
             if learner._spec.parallel.pipeline > 1:  # whose stages but the last know of no loss
                 planted.at("forward")
-            return backward(learner, step, micro_batches)
+            return backward(learner, step, *words, **named)
 
         return counting
 
     def started(start: Callable[..., Any]) -> Callable[..., Any]:
-        def starting(*words: Any) -> Any:
-            work = start(*words)
+        def starting(*words: Any, **named: Any) -> Any:
+            work = start(*words, **named)
             planted.at("in a collective")
             return work
 
         return starting
 
     def made(steps: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-        def making(*words: Any) -> Iterator[Any]:
-            for batches in steps(*words):
+        def making(*words: Any, **named: Any) -> Iterator[Any]:
+            for batches in steps(*words, **named):
                 planted.at("data")
                 yield batches
 
