@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headway.data_contracts.store.documents import Frozen
-from headway.training.config.compression_spec import IntegerCompressionSpec
+from headway.training.config.communication_spec import IntegerCompressionSpec
 from headway.training.config.training_spec import DEFAULT_BUCKET_BYTES
 from headway.training.ranks.communication import Collectives, Exchange, TreeExchange, gang_levels
 from headway.training.ranks.distributed import ProcessGroup, enable_determinism, init_process_group

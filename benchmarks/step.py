@@ -154,6 +154,7 @@ class Everything:
             ends_with=self._stop.ends_with,
             save_is_due=lambda step: self._save_every_steps is not None and step % self._save_every_steps == 0,
             on_step=self._recorder,
+            on_step_apart=lambda _done: None,
             save=self._save,
             before_update=self._checkpointer.finish_staging,
         )

@@ -25,7 +25,7 @@ from typing import Any
 
 from headway.training.checkpoint.layout import committed_steps
 from headway.training.config.checkpoints import CheckpointSpec
-from headway.training.config.compression_spec import IntegerCompressionSpec
+from headway.training.config.communication_spec import IntegerCompressionSpec
 from headway.training.launch.base.ports import free_port
 from headway.training.observe.ledger import read_events
 from tests.training.conftest import TINY, TinyProject, make_project, rank_environment

@@ -14,7 +14,7 @@ from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.config.batch_ramp import BatchPhases, BatchRampSpec
 from headway.training.config.checkpoints import CheckpointSpec
-from headway.training.config.compression_spec import IntegerCompressionSpec
+from headway.training.config.communication_spec import IntegerCompressionSpec, SyncSpec
 from headway.training.config.guards import GuardSpec
 from headway.training.config.optimizer import EmaSpec, OptimizerSpec, ScheduleSpec
 from headway.training.config.order_spec import OrderSpec
@@ -113,6 +113,12 @@ class TrainingSpec(Frozen):
         description="What gradients are rounded to, replica by replica, and travel in between ranks; a mapping with "
         "`kind: int8`: whole numbers, island by island.",
     )
+    sync: SyncSpec | None = Field(
+        default=None,
+        exclude_if=lambda sync: sync is None,
+        description="Islands of the batch train apart and meet every so many steps; empty: gradients are summed at "
+        "every step.",
+    )
     compile: bool = Field(default=False, description="Compile the model's training pass with `torch.compile`.")
     num_threads: int = Field(default=1, gt=0, description="Threads of a rank. More cores: more ranks, not threads.")
     bucket_bytes: int = Field(
@@ -196,19 +202,40 @@ class TrainingSpec(Frozen):
 
     @model_validator(mode="after")
     def _islands_fit(self) -> Self:
-        if (integers := self.integers) is None:
+        if self.islands is None:
             return self
-        name = "gradient_compression"
+        name = self.islands_are_of
         if self.grows_trees:
             raise ValueError(f"{name}: trees have no gradient that travels")
         if self.parallel.mode == "fast" or self.parallel.shard != 1:
-            raise ValueError(f"{name} {integers.kind}: of mode `exact` without `shard`; bf16 and fp16 go with any")
+            others = "" if self.integers is None else "; bf16 and fp16 go with any"
+            kind = "" if self.integers is None else f" {self.integers.kind}"
+            raise ValueError(f"{name}{kind}: of mode `exact` without `shard`{others}")
         fewest = self.first_batch_sequences // self.micro_batch_sequences
-        if integers.islands > fewest:
+        if self.islands > fewest:
             raise ValueError(
-                f"{name}.islands: {integers.islands} islands need as many replicas, and a step has {fewest} "
+                f"{name}.islands: {self.islands} islands need as many replicas, and a step has {fewest} "
                 f"(batch {self.first_batch_sequences} / micro batch {self.micro_batch_sequences}); "
                 f"say islands: {fewest}, or lower micro_batch_sequences"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _islands_can_train_apart(self) -> Self:
+        if self.sync is None:
+            return self
+        if self.gradient_compression != "none":
+            raise ValueError("sync: movements travel in place of gradients; say sync.movements: int8 for fewer bytes")
+        if self.precision == "fp16":
+            raise ValueError("sync: a loss scale is one for all ranks, and islands train apart; say precision: bf16")
+        if self.ema is not None:
+            raise ValueError("sync: an average of weights needs them at every step, and islands meet every few; no ema")
+        if self.batch_ramp is not None and self.batch_ramp.by == "noise_scale":
+            raise ValueError("sync: the noise scale is measured where gradients meet at every step; by: schedule")
+        if self.max_epochs is None and self.sync.start_after_steps >= self.max_steps:
+            raise ValueError(
+                f"sync.start_after_steps {self.sync.start_after_steps:,}: islands never train apart in "
+                f"{self.max_steps:,} steps"
             )
         return self
 
@@ -256,15 +283,22 @@ class TrainingSpec(Frozen):
     @property
     def islands(self) -> int | None:
         """Of which a rank has whole ones; None: it has whole replicas."""
-        return None if self.integers is None else self.integers.islands
+        has_islands = self.sync or self.integers
+        return None if has_islands is None else has_islands.islands
+
+    @property
+    def islands_are_of(self) -> Literal["sync", "gradient_compression"]:
+        """The field that says how many islands there are."""
+        return "gradient_compression" if self.sync is None else "sync"
 
     def for_one_of(self, world_size: int) -> TrainingSpec:
         """With as many islands as each of so many ranks has, for one that is measured alone."""
-        if self.integers is None:
+        has_islands = self.sync or self.integers
+        if has_islands is None:
             return self
         # Of the rank that has most.
-        islands = max(shares_of(self.integers.islands, min(world_size, self.integers.islands)))
-        return self.model_copy(update={"gradient_compression": self.integers.model_copy(update={"islands": islands})})
+        islands = max(shares_of(has_islands.islands, min(world_size, has_islands.islands)))
+        return self.model_copy(update={self.islands_are_of: has_islands.model_copy(update={"islands": islands})})
 
     @property
     def rounding(self) -> Rounding:
@@ -344,11 +378,12 @@ def splits_no_model(shape: MeshShape, world_size: int) -> bool:
 def _refuse_more_than(num_units: int, spec: TrainingSpec, world_size: int) -> None:
     if world_size <= num_units:
         return
-    if spec.integers is not None:
+    if spec.islands is not None:
+        coarser = "" if spec.sync is not None else ", which rounds int8 more coarsely"
         raise ConfigError(
             f"{world_size} ranks cannot share {num_units} islands: each rank has one at least.",
-            where="training.gradient_compression.islands",
-            advice=f"Start {num_units} ranks or fewer, or raise islands, which rounds int8 more coarsely.",
+            where=f"training.{spec.islands_are_of}.islands",
+            advice=f"Start {num_units} ranks or fewer, or raise islands{coarser}.",
         )
     larger = "" if spec.batch_ramp is None else ", or batch_ramp.from_sequences"
     raise ConfigError(

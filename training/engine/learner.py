@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.data_contracts.store.errors import IntegrityError
-from headway.training.checkpoint.pieces import Piece, State
+from headway.training.checkpoint.pieces import Piece, State, pieces_of
 from headway.training.checkpoint.proof import evaluation_mode
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.engine.gradient_noise import GradientNoise
@@ -215,12 +215,12 @@ class Learner:
         """
         self._scaler.load(scalars)
         self._noise.load(scalars)
-        own = self._own()
+        own = {name: piece.local for name, piece in pieces_of(self.tensors()).items()}
         for name in sorted(own.keys() | tensors.keys()):
-            if name not in own or name not in tensors or own[name][1].shape != tensors[name].shape:
+            if name not in own or name not in tensors or own[name].shape != tensors[name].shape:
                 raise IntegrityError(f"tensor {name} does not fit the configuration.", where="checkpoint")
         # Checked as a whole first: a model that is half loaded would train on.
-        for name, (_, value) in own.items():
+        for name, value in own.items():
             value.copy_(tensors[name])
 
     def proof_loss(self, batch: Batch) -> float:
@@ -231,10 +231,6 @@ class Learner:
     def measures(self, batch: Batch) -> Mapping[str, Tensor]:
         """The recipe's, of rows that each rank may have others of; all ranks call it, within `evaluating`."""
         return self._strategy.measures(batch)
-
-    def _own(self) -> _Own:
-        exchanged = {name: (name, piece.local) for name, piece in self._exchange_state().items()}
-        return {**self._own_weights(), **self._own_moments(), **exchanged}
 
     def _exchange_state(self) -> dict[str, Piece]:
         return {f"exchange.{name}": piece for name, piece in self._strategy.exchange_state().items()}

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from headway.data_contracts.store.errors import RunStopped
-from headway.training.engine.learner import Learner, Sums
+from headway.training.engine.island_learner import IslandLearner
+from headway.training.engine.learner import Learner
+from headway.training.engine.turns import Hooks, Step, Windows, take_round, take_step
 from headway.training.guards.step_guard import StepGuard
-from headway.training.observe.telemetry import Outcome, Stopwatch
-from headway.training.parallel.strategy import Batch
+from headway.training.observe.telemetry import StepTimes, Stopwatch
 
 if TYPE_CHECKING:
     from headway.training.engine.boosted_learner import BoostedLearner
-
-
-class Step(NamedTuple):
-    """What came of a step, the same on every rank."""
-
-    number: int
-    """Counted from 1."""
-    window: int
-    outcome: Outcome
-    sums: Sums
-    grad_norm: float
-    lr: float
-    num_replicas: int
-    """Micro-batches of the global batch."""
 
 
 class Validator(Protocol):
@@ -46,7 +33,7 @@ class Validator(Protocol):
 
 def train(
     learner: Learner | BoostedLearner,
-    batches: Iterator[tuple[int, int, Sequence[Batch]]],
+    windows: Windows,
     guard: StepGuard,
     validation: Validator,
     *,
@@ -55,19 +42,20 @@ def train(
     stop_is_due: Callable[[], bool],
     ends_with: Callable[[int], bool],
     save_is_due: Callable[[int], bool],
-    on_step: Callable[[Step, Stopwatch], None],
+    on_step: Callable[[Step, StepTimes], None],
+    on_step_apart: Callable[[int], None],
     save: Callable[[int], None],
     before_update: Callable[[], None],
 ) -> None:
     """Train until `max_steps` steps are done, `first_step` of which are done already, or no further one helps.
 
     Args:
-        batches: windows of the sample order, as the guard's plan has them, with the number of micro-batches of each and
-            those of this rank.
+        windows: with the batches of this rank.
         stop_is_due, save_is_due: whether this rank wants to end, or a checkpoint, after this step; what one wants all
             do.
         ends_with: whether all are to end once so many steps are made.
         on_step: told of every step, and where its time went.
+        on_step_apart: told at once how many steps are done in the midst of a round, of which `on_step` is told later.
         save: keeps a checkpoint after that many steps; called on all ranks at once.
         before_update: returns once nobody reads the state beside the steps that `learner.update` changes, and a
             validation of averaged weights.
@@ -87,34 +75,16 @@ def train(
     # A stop may have come between the step and its validation.
     if validation.is_due(first_step) and validation.run(first_step) and not is_last(first_step):
         raise RunStopped(f"stopped at step {first_step} of {max_steps}; its checkpoint was kept before.")
+    hooks = Hooks(stop_is_due, save_is_due, on_step, on_step_apart, before_update)
     watch, done = Stopwatch(learner.traffic), first_step
     while done < max_steps and not has_converged():
-        window, num_replicas, micro_batches = next(batches)
-        watch.lap("data")
-        own_sums = learner.backward(done, micro_batches, num_replicas)
-        watch.lap("compute")
-        sums = learner.exchange(own_sums, stop=stop_is_due(), save=save_is_due(done + 1))
-        watch.lap("sync")
-        grad_norm, lr = learner.gradient_norm(sums), 0.0
-        outcome: Outcome = "taken"
-        if learner.overflowed(sums, grad_norm):
-            outcome = "overflowed"
-        elif not guard.check(done, sums.loss, grad_norm):
-            outcome = "excluded"
-        if outcome == "taken":
-            watch.lap("optimizer")
-            # Staging of the last save may still read what the update changes.
-            before_update()
-            watch.lap("staging")
-            lr = learner.update(done, sums, grad_norm)
+        if isinstance(learner, IslandLearner) and learner.is_apart(done):
+            due = validation.is_due
+            turn = take_round(learner, windows, guard, watch, done, hooks, validation_is_due=due)
         else:
-            learner.discard()
-        watch.lap("optimizer")
-        on_step(Step(done + 1, window, outcome, sums, grad_norm, lr, num_replicas), watch)
+            turn = take_step(learner, windows, guard, watch, done, hooks)
         watch.restart()
-        # An excluded step is tried again on the next window; one that overflowed is lost and counts.
-        moved = outcome != "excluded"
-        done += moved
+        done, moved, sums = turn
         stop = sums.stop or (moved and ends_with(done))
         # Whoever is asked to stop has little time; the next attempt begins with the validation.
         if moved and not stop and validation.is_due(done):

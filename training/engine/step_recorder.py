@@ -9,9 +9,9 @@ from headway.training.config.parallel import mesh_shape
 from headway.training.config.training_spec import TrainingSpec, splits_no_model
 from headway.training.engine.batch_growth import BatchGrowth
 from headway.training.engine.learner import Learner
-from headway.training.engine.loop import Step
+from headway.training.engine.turns import Step
 from headway.training.launch.node.rank_process import RankProcess
-from headway.training.observe.telemetry import StepRecord, Stopwatch, peak_memory_bytes
+from headway.training.observe.telemetry import StepRecord, StepTimes, peak_memory_bytes
 from headway.training.ranks.distributed import ProcessGroup
 from headway.training.ranks.utilisation import flops_per_token, kind_of_device, peak_flops_per_s
 from headway.training.recipes.protocol import Recipe
@@ -50,8 +50,8 @@ class StepRecorder:
         )
         rank.ledger.event("model", **gang, num_stages=spec.parallel.pipeline, **facts)
 
-    def __call__(self, step: Step, watch: Stopwatch) -> None:
-        record = self._record(step, watch)
+    def __call__(self, step: Step, times: StepTimes) -> None:
+        record = self._record(step, times)
         # Tokens of a step that was not taken trained nothing.
         self.tokens_seen += record.tokens if record.outcome == "taken" else 0
         name, fields = record.as_event()
@@ -66,12 +66,12 @@ class StepRecorder:
         ratio = len(share.replicas(num_replicas)) * share.count / num_replicas
         return None if ratio == 1 else ratio
 
-    def _record(self, step: Step, watch: Stopwatch) -> StepRecord:
-        laps, within_s = watch.laps_s, self._learner.parts_s()
+    def _record(self, step: Step, times: StepTimes) -> StepRecord:
+        laps, within_s = times.laps_s, self._learner.parts_s()
         # Clocks of device and host differ a little; no part may come out longer than the whole.
         waited_s = min(within_s["sync"], laps["compute"])
         forward_s = min(within_s["forward"], laps["compute"] - waited_s)
-        duration_s = sum(laps.values())
+        duration_s = times.duration_s
         at_peak = self._tokens_per_s_at_peak
         return StepRecord(
             step=step.number,
@@ -84,7 +84,7 @@ class StepRecorder:
             relative_share=self._relative_share(step.num_replicas),
             batch_rows=None if self._growth is None else self._growth.phases.at(step.window).rows,
             tokens=step.sums.num_tokens,
-            unix_s=watch.started_unix_s,
+            unix_s=times.started_unix_s,
             duration_s=duration_s,
             data_s=laps["data"],
             forward_s=forward_s,
@@ -93,7 +93,8 @@ class StepRecorder:
             staging_s=laps["staging"],
             optimizer_s=laps["optimizer"],
             memory_bytes=peak_memory_bytes(self._process_group.device),
-            traffic=self._process_group.traffic.take(),
+            # Islands that trained apart have exchanged nothing before the last step of their round.
+            traffic=self._process_group.traffic.take() if step.ends_round else {},
             # Of the whole gang: all ranks' tokens over all devices' peak.
             mfu=None if at_peak is None else step.sums.num_tokens / duration_s / at_peak,
         )

@@ -12,7 +12,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -76,6 +76,17 @@ class StepRecord:
         return "step.excluded" if self.outcome == "excluded" else "step", fields
 
 
+class StepTimes(NamedTuple):
+    """Where the time of a step went."""
+
+    started_unix_s: float
+    laps_s: Mapping[str, float]
+
+    @property
+    def duration_s(self) -> float:
+        return sum(self.laps_s.values())
+
+
 class Stopwatch:
     """Laps without gaps: each begins where the last one ended.
 
@@ -89,7 +100,12 @@ class Stopwatch:
 
     def restart(self) -> None:
         """Begin a step where the last lap ended."""
-        self.started_unix_s, self.laps_s = self._last_unix_s, dict.fromkeys(LAPS, 0.0)
+        self._started_unix_s, self._laps_s = self._last_unix_s, dict.fromkeys(LAPS, 0.0)
+
+    @property
+    def times(self) -> StepTimes:
+        """Of the step that has begun last, so far."""
+        return StepTimes(self._started_unix_s, self._laps_s)
 
     def skip(self) -> None:
         """Leave out what happened since the last lap, which somebody else accounts for."""
@@ -107,8 +123,8 @@ class Stopwatch:
         waited_s = self._traffic.stood_still_s - self._stood_still_s
         self._stood_still_s += waited_s
         # Waits for peers inside a lap belong to `sync`, whichever part they interrupted.
-        self.laps_s[part] += lap_s - waited_s
-        self.laps_s["sync"] += waited_s
+        self._laps_s[part] += lap_s - waited_s
+        self._laps_s["sync"] += waited_s
 
 
 class PartClock:
@@ -123,19 +139,25 @@ class PartClock:
     def __init__(self, device: torch.device, traffic: TrafficMeter) -> None:
         self._read: Callable[[], _Reading] = _cuda_reading if device.type == "cuda" else time.perf_counter
         self._traffic = traffic
-        self._spans: list[tuple[str, _Reading, _Reading, float]] = []
+        self._steps: list[list[tuple[str, _Reading, _Reading, float]]] = [[]]
+        """Spans of steps, the one that goes on last."""
+
+    def begin_step(self) -> None:
+        """Further parts belong to the next step, whose seconds are taken after those of the one before."""
+        self._steps.append([])
 
     @contextlib.contextmanager
     def part(self, name: Literal["forward", "sync"]) -> Iterator[None]:
         """Not one within another."""
         started, stood_still_s = self._read(), self._traffic.stood_still_s
         yield
-        self._spans.append((name, started, self._read(), self._traffic.stood_still_s - stood_still_s))
+        self._steps[-1].append((name, started, self._read(), self._traffic.stood_still_s - stood_still_s))
 
     def take_s(self) -> dict[str, float]:
-        """Seconds since the last call, by name, of work that the device has finished, beside waits on the host."""
+        """Seconds of the first step that was not taken, by name, of finished work, beside waits on the host."""
         # Taken at the end of a step, when the device has passed the events anyway.
-        spans, self._spans = self._spans, []
+        spans = self._steps.pop(0)
+        self._steps = self._steps or [[]]
         taken_s = {"forward": 0.0, "sync": 0.0}
         for name, started, ended, waited_s in spans:
             taken_s[name] += _between_s(started, ended) - waited_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
@@ -67,6 +68,12 @@ class ScheduledOptimizer:
             # Bias correction counts updates: a step that was skipped moved no moment.
             rule.update(peak_lr * scale * factor, step + 1 if num_updates is None else num_updates)
         return self._spec.optimizer.lr * scale * factor
+
+    def keep_in(self, tensors: Mapping[str, Tensor]) -> None:
+        """Keep the state in these from now on, which `tensors` names."""
+        for paced in self._paced:
+            for moment, values in paced.rule.moments.items():
+                values.update({name: tensors[f"{moment}.{name}"] for name in values})
 
     def tensors(self) -> dict[str, Tensor]:
         """State by `<moment>.<parameter>`; the tensors themselves, not copies."""

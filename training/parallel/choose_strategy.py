@@ -1,4 +1,4 @@
-"""Which arrangement a run trains in: replicas, exact shards, a mesh or a pipeline."""
+"""Which arrangement a run trains in: replicas, islands, exact shards, a mesh or a pipeline."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ def choose_strategy(recipe: Recipe, spec: TrainingSpec, process_group: ProcessGr
             from headway.training.parallel.exact_shards import ExactShards
 
             return ExactShards(recipe, spec, process_group)
+        if spec.sync is not None:
+            from headway.training.parallel.exact_islands import ExactIslands
+
+            return ExactIslands(recipe, spec, process_group)
         from headway.training.parallel.exact_replicas import ExactReplicas
 
         return ExactReplicas(recipe, spec, process_group)

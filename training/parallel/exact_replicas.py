@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.checkpoint.pieces import Piece, State, pieces_of
-from headway.training.config.compression_spec import IntegerCompressionSpec
+from headway.training.config.communication_spec import IntegerCompressionSpec
 from headway.training.config.parallel import shares_of
 from headway.training.config.seeds import derive, seed_everything
 from headway.training.config.training_spec import TrainingSpec
@@ -127,28 +127,34 @@ class ExactReplicas(UnshardedModel):
         if self._integers is not None:
             self._integers.loss_scale = loss_scale
         for replica, batch in zip(self.share.replicas(num_replicas), micro_batches, strict=True):
-            # By step and replica, never by rank: the same replica draws the same numbers wherever it runs.
-            seed_everything(derive(self._spec.seed, "replica", step, replica))
-            self._statistics.begin_replica()
             self._gradients.begin_replica(self._squares if measured and replica == 0 else None)
-            with self.clock.part("forward"), autocast(self._spec.precision, self._process_group.device):
-                losses = self._recipe.losses(self._callable, batch)
-            self._statistics.end_replica()
-            (losses.nats.sum() * loss_scale).backward()  # type: ignore[no-untyped-call]
+            rows.append(self._run_replica(step, replica, batch, loss_scale))
             self._gradients.end_replica()
-            rows.append(torch.stack((losses.nats.detach().double().sum(), losses.valid.sum().double())))
         self._replica_squares = self._squares.take(len(rows)) if measured else None
         return torch.stack(rows).cpu()
 
+    def _run_replica(self, step: int, replica: int, batch: Batch, loss_scale: float = 1.0) -> Tensor:
+        """Forward and backward of one micro-batch. Returns nats and number of tokens, float64 (2,)."""
+        # By step and replica, never by rank: the same replica draws the same numbers wherever it runs.
+        seed_everything(derive(self._spec.seed, "replica", step, replica))
+        self._statistics.begin_replica()
+        with self.clock.part("forward"), autocast(self._spec.precision, self._process_group.device):
+            losses = self._recipe.losses(self._callable, batch)
+        self._statistics.end_replica()
+        (losses.nats.sum() * loss_scale).backward()  # type: ignore[no-untyped-call]
+        return torch.stack((losses.nats.detach().double().sum(), losses.valid.sum().double()))
+
     def share_by(self, speeds: tuple[float, ...]) -> None:
-        before = self.share
-        self.share = replace(before, speeds=speeds)
-        if self._integers is None or (integers := self._spec.integers) is None:
-            return
-        counts = (shares_of(integers.islands, share.count, share.speeds) for share in (before, self.share))
-        owners = ([rank for rank, num in enumerate(of_ranks) for _ in range(num)] for of_ranks in counts)
-        # What an island keeps for its next gradient goes with it.
-        self._integers.move(self._islands(integers), *owners)
+        before = self._owners()
+        self.share = replace(self.share, speeds=speeds)
+        if self._integers is not None and self._spec.integers is not None:
+            # What an island keeps for its next gradient goes with it.
+            self._integers.move(self._islands(self._spec.integers), before, self._owners())
+
+    def _owners(self) -> list[int]:
+        """The rank that has each island; empty where there are none."""
+        counts = shares_of(self._spec.islands, self.share.count, self.share.speeds) if self._spec.islands else ()
+        return [rank for rank, num in enumerate(counts) for _ in range(num)]
 
     def _gather_replicas(self, rows: Tensor) -> Tensor:
         """Rows (own replicas, ...) of all ranks, in the order of the global batch."""
@@ -168,20 +174,22 @@ class ExactReplicas(UnshardedModel):
             self._integers.discard()
 
     def exchange_state(self) -> dict[str, Piece]:
-        if self._integers is None or self._spec.integers is None or not self._spec.integers.feedback:
+        return {} if self._integers is None else self._residuals(self._integers, self._gradients)
+
+    def _residuals(self, integers: IntegerExchange, tree: GradientTree) -> dict[str, Piece]:
+        if not integers.has_feedback:
             return {}
-        own = self._gradients.by_name(self._integers.residuals)
-        return {
-            f"residual.{name}": Piece(
-                local=rows,
-                global_shape=(self._spec.integers.islands, *rows.shape[1:]),
-                offsets=(self._integers.islands.start, *(0 for _ in rows.shape[1:])),
-            )
-            for name, rows in own.items()
-        }
+        return {f"residual.{name}": self.island_piece(rows) for name, rows in tree.by_name(integers.residuals).items()}
+
+    def island_piece(self, rows: Tensor) -> Piece:
+        """Where rows (own islands, ...) lie in a table of all islands."""
+        assert self._spec.islands is not None
+        first = self.share.replicas(self._spec.islands).start
+        shape = (self._spec.islands, *rows.shape[1:])
+        return Piece(local=rows, global_shape=shape, offsets=(first, *(0 for _ in rows.shape[1:])))
 
     def full_tensors(self, state: State) -> Iterator[tuple[str, Tensor]]:
-        if self._integers is None:
+        if self._spec.islands is None:
             return super().full_tensors(state)
         from headway.training.parallel.slices import full_tensors
 

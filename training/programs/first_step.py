@@ -21,6 +21,7 @@ from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem,
 from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.store.places import keep_compiled_code_private
 from headway.data_contracts.store.plain_text import one_line
+from headway.training.config.communication_spec import SyncSpec
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.shapes import DataShape
 from headway.training.config.training_spec import TrainingSpec
@@ -149,7 +150,8 @@ def _step(training: TrainingSpec, shape: DataShape) -> float:
     """Returns the loss, in nats."""
     import torch
 
-    from headway.training.engine.learner import Learner
+    from headway.training.engine.island_learner import new_learner
+    from headway.training.engine.turns import take_unguarded
     from headway.training.ranks.distributed import ProcessGroup, choose_device, enable_determinism
     from headway.training.recipes.load import load_recipe
 
@@ -160,17 +162,17 @@ def _step(training: TrainingSpec, shape: DataShape) -> float:
         "micro_batch_sequences": rows,
         "parallel": ParallelSpec(mode=training.parallel.mode),
         "compile": False,
+        # Islands of a batch of one micro-batch.
+        **({} if training.sync is None else {"sync": SyncSpec(every_steps=1, islands=1)}),
+        **({} if training.integers is None else {"gradient_compression": "none"}),
     }
     spec = training.model_copy(update=alone)
     enable_determinism(spec.num_threads)
     process_group = ProcessGroup(rank=0, world_size=1, device=choose_device())
     recipe = load_recipe(spec.recipe.name, spec.recipe.model, shape)
-    learner = Learner(recipe, spec, process_group)
+    learner = new_learner(recipe, spec, process_group)
     batch = {name: values.to(process_group.device) for name, values in synthetic_batch(shape, rows).items()}
-    sums = learner.exchange(learner.backward(0, [batch]), stop=False)
-    norm = learner.gradient_norm(sums)
-    if not learner.overflowed(sums, norm):
-        learner.update(0, sums, norm)
+    sums = take_unguarded(learner, 0, [batch], 1)
     learner.model.eval()
     with torch.no_grad():
         recipe.measures(learner.model, batch)

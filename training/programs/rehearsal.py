@@ -107,7 +107,8 @@ def _result(outcome: GuestOutcome) -> RehearsalResult:
 def measure(request: RehearsalRequest) -> RehearsalResult:
     """One rank's share of `NUM_STEPS` steps, in this process."""
     keep_compiled_code_private()
-    from headway.training.engine.learner import Learner
+    from headway.training.engine.island_learner import new_learner
+    from headway.training.engine.turns import take_unguarded
     from headway.training.optimizers.groups import parameter_groups
     from headway.training.ranks.distributed import ProcessGroup, choose_device, enable_determinism
     from headway.training.recipes.load import load_recipe
@@ -121,16 +122,13 @@ def measure(request: RehearsalRequest) -> RehearsalResult:
     enable_determinism(spec.num_threads)
     process_group = ProcessGroup(rank=0, world_size=1, device=choose_device())
     recipe = load_recipe(spec.recipe.name, spec.recipe.model, request.shape)
-    learner = Learner(recipe, spec, process_group)
+    learner = new_learner(recipe, spec, process_group)
     batch = {name: values.to(process_group.device) for name, values in synthetic_batch(request.shape, rows).items()}
     for step in range(NUM_STEPS):
         # The first step allocates and may compile.
         if step == 1:
             started_s = time.perf_counter()
-        sums = learner.exchange(learner.backward(step, [batch] * share), stop=False)
-        norm = learner.gradient_norm(sums)
-        if not learner.overflowed(sums, norm):
-            learner.update(step, sums, norm)
+        take_unguarded(learner, step, [batch] * share, share)
     return RehearsalResult(
         step_s=(time.perf_counter() - started_s) / (NUM_STEPS - 1),
         peak_bytes=_peak_bytes(process_group.device.type == "cuda"),

@@ -36,8 +36,9 @@ from headway.training.config.training_spec import replicas_per_rank
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.engine.batch_growth import BatchGrowth
 from headway.training.engine.batches import RankBatches, prefetched_by_phase, proof_batch
+from headway.training.engine.island_learner import new_learner
 from headway.training.engine.learner import Learner
-from headway.training.engine.loop import Step, train
+from headway.training.engine.loop import train
 from headway.training.engine.profiling import StepProfiler
 from headway.training.engine.run_documents import (
     RunDocuments,
@@ -48,6 +49,7 @@ from headway.training.engine.run_documents import (
 )
 from headway.training.engine.share_balance import ShareBalance
 from headway.training.engine.step_recorder import StepRecorder
+from headway.training.engine.turns import Step
 from headway.training.evaluation.validation import Validation
 from headway.training.evaluation.validation_rows import ValidationRows, validation_rows
 from headway.training.frozen.result import is_finished, publish_result
@@ -56,7 +58,7 @@ from headway.training.guards.step_guard import RollBack, StepGuard
 from headway.training.guards.stop import StopConditions
 from headway.training.launch.node.rank_process import RankProcess
 from headway.training.observe.heartbeat import Heartbeat
-from headway.training.observe.telemetry import Stopwatch
+from headway.training.observe.telemetry import StepTimes
 from headway.training.observe.traffic import as_fields
 from headway.training.optimizers.groups import all_names
 from headway.training.parallel.strategy import Batch
@@ -143,6 +145,7 @@ class _Session:
         self._halved_micro_batch = rows if rows != configured else None
         self._known_good: set[int] = set()
         self._saved_s = 0.0
+        self._round_heartbeat = Heartbeat(rank.ledger, "round")
         self._stop = StopConditions(lambda: rank.stop_requested, rank.stop_at, may_double=lambda: self._growth.may_grow)
         self._profiler = StepProfiler(rank, run_dir, self._spec.profile)
         self._validates_on, self._num_best_lost = validates_on, 0
@@ -234,6 +237,7 @@ class _Session:
                         ends_with=self._stop.ends_with,
                         save_is_due=self._save_is_due,
                         on_step=self._record,
+                        on_step_apart=self._report_step_apart,
                         save=self._save,
                         before_update=self._checkpointer.finish_staging,
                     )
@@ -280,7 +284,7 @@ class _Session:
     def _new_learner(self) -> Learner | BoostedLearner:
         """From fresh weights; of a recipe that grows trees, with the rows that they are grown of."""
         if not self._spec.grows_trees:
-            return Learner(self._recipe, self._spec, self._process_group)
+            return new_learner(self._recipe, self._spec, self._process_group)
         # Here, for scikit-learn is no other recipe's business.
         from headway.training.engine.boosted_learner import BoostedLearner
 
@@ -422,14 +426,21 @@ class _Session:
         self._stop.saved(saved.durable_s)
         self._rank.ledger.event("checkpoint.durable", **dataclasses.asdict(saved))
 
-    def _record(self, step: Step, watch: Stopwatch) -> None:
-        self._recorder(step, watch)
+    def _record(self, step: Step, times: StepTimes) -> None:
+        self._recorder(step, times)
         is_measured = step.outcome == "taken" and step.sums.replica_square is not None
         self._growth.take(step.window, is_measured=is_measured, noise_scale=self._learner.noise_scale)
         if not self._spec.grows_trees:
             replicas = self._num_replicas(step.window)
             self._balance.take(cast("Learner", self._learner), step.number, replicas, step.sums.replica_s)
-        self._profiler.at_boundary(step.number)
+        # In the midst of a round it was told at the time.
+        if step.ends_round:
+            self._profiler.at_boundary(step.number)
+
+    def _report_step_apart(self, done: int) -> None:
+        # Its record follows when ranks meet; until then this is what shows that the rank moves.
+        self._round_heartbeat()
+        self._profiler.at_boundary(done)
 
     def _num_replicas(self, window: int) -> int:
         """Of the global batch of a window."""

@@ -146,6 +146,8 @@ class _Trials:
                 "bucket_bytes": trial.bucket_bytes,
                 "micro_batch_sequences": micro,
                 "compile": trial.compile or self._training.compile,
+                # What a step takes a rank is the same where islands train apart, and each has a loss of its own here.
+                "sync": None,
             }
         )
 

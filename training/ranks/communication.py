@@ -109,6 +109,28 @@ class Collectives:
             return gathered
         return torch.cat([gathered[rank * most : rank * most + each] for rank, each in enumerate(num_rows)])
 
+    def move_rows(
+        self, kept: Tensor, before: range, after: range, owners: Sequence[int], new_owners: Sequence[int]
+    ) -> Tensor:
+        """The rows (n, ...) of a table that this rank is to have, of which each rank has a stretch; all ranks call it.
+
+        Args:
+            kept: those that it has had.
+            before, after: which of the table they were, and which they are to be.
+            owners, new_owners: the rank that has each row of all, before and after.
+        """
+        # A new one: a save may still read those of before.
+        rows = kept.new_zeros((len(after), *kept.shape[1:]))
+        for number, (owner, new_owner) in enumerate(zip(owners, new_owners, strict=True)):
+            if owner == new_owner and number in after:
+                rows[number - after.start].copy_(kept[number - before.start])
+            elif owner != new_owner:
+                row = kept[number - before.start] if number in before else kept.new_empty(kept.shape[1:])
+                self.wait(self.broadcast(row, owner))
+                if number in after:
+                    rows[number - after.start].copy_(row)
+        return rows
+
     def _sent_bytes(self, whole: Tensor) -> int:
         """All ranks' parts of it but the own."""
         # What a rank keeps of its own does not cross the network.

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headway.training.config.compression_spec import IntegerCompressionSpec
+from headway.training.config.communication_spec import IntegerCompressionSpec
 from headway.training.ranks.communication import Collectives, Exchange
 
 TYPES = {"int8": torch.int8, "int32": torch.int32}
@@ -67,6 +67,10 @@ class IntegerExchange:
         self._scales: list[Tensor] = []
         self._ends: list[int] = [0]
 
+    @property
+    def has_feedback(self) -> bool:
+        return self._spec.feedback
+
     def start(self, rows: Sequence[Tensor]) -> None:
         place = slice(self._ends[-1], self._ends[-1] + rows[-1].numel())
         self._ends.append(place.stop)
@@ -106,20 +110,9 @@ class IntegerExchange:
         Args:
             owners, new_owners: the rank that has each island of all, before and after.
         """
-        kept, length = self.residuals, self.residuals.shape[1]
-        num_rows = len(islands) if self._spec.feedback else 0
-        # New ones: a save may still read those of before.
-        self.residuals, self._next_residuals = (kept.new_zeros((num_rows, length)) for _ in range(2))
-        for island, (owner, new_owner) in enumerate(zip(owners, new_owners, strict=True)):
-            if not self._spec.feedback:
-                break
-            if owner == new_owner and island in islands:
-                self.residuals[island - islands.start].copy_(kept[island - self.islands.start])
-            elif owner != new_owner:
-                row = kept[island - self.islands.start] if island in self.islands else kept.new_empty(length)
-                self._collectives.wait(self._collectives.broadcast(row, owner))
-                if island in islands:
-                    self.residuals[island - islands.start].copy_(row)
+        if self._spec.feedback:
+            self.residuals = self._collectives.move_rows(self.residuals, self.islands, islands, owners, new_owners)
+            self._next_residuals = torch.zeros_like(self.residuals)
         self.islands, self._has_left = islands, False
 
     def discard(self) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from headway.data_contracts.store.errors import RunStopped, TrainingFailed
 from headway.training.config.guards import GuardSpec, NonFinitePolicy
+from headway.training.engine.island_learner import ApartStep, IslandLearner
 from headway.training.engine.learner import Sums
 from headway.training.engine.loop import train
 from headway.training.guards.step_guard import RollBack, StepGuard
@@ -74,6 +75,7 @@ class Recorder:
         self.saved: list[int] = []
         self.asked: list[int] = []
         self.records, self.laps = [], []
+        self.reported: list[int] = []
         self.traffic = TrafficMeter()
         self.has_converged = False
         self._stop_at = stop_at
@@ -99,9 +101,9 @@ class Recorder:
     def discard(self):
         self.discarded.append(self._window)
 
-    def _record(self, step, watch):
+    def _record(self, step, times):
         self.records.append(step)
-        self.laps.append((watch.started_unix_s, dict(watch.laps_s)))
+        self.laps.append((times.started_unix_s, dict(times.laps_s)))
 
     def run(
         self,
@@ -123,6 +125,7 @@ class Recorder:
             ends_with=ends_with,
             save_is_due=lambda step: step % 4 == 0,
             on_step=self._record,
+            on_step_apart=self.reported.append,
             save=self.saved.append,
             before_update=lambda: self.asked.append(len(self.updated)),
         )
@@ -278,3 +281,58 @@ def test_no_update_begins_before_it_is_asked_whether_anybody_still_reads_the_sta
     loop = Recorder(bad=(2,), overflowing=(2,))
     loop.run(0, 4)
     assert loop.asked == [0, 1, 2], "once before each of the three that were taken"
+
+
+class Apart(Recorder, IslandLearner):
+    """Whose islands meet every third step, after two."""
+
+    def is_apart(self, step):
+        return step >= 2
+
+    def round_end(self, step, is_due):
+        return next(done for done in range(step + 1, step + 4) if done % 3 == 2 or is_due(done))
+
+    def begin_round(self, step):
+        self._taken = []
+
+    def train_apart(self, step, micro_batches, num_replicas):
+        self.steps.append(step)
+        self._taken.append(micro_batches)
+        return 0.1
+
+    def meet(self, *, stop, save):
+        found = [ApartStep(Sums(20.0, 10, False), math.inf if each in self._bad else 0.5) for each in self._taken]
+        last = Sums(20.0, 10, stop or len(self.steps) == self._stop_at, save)
+        return [*found[:-1], found[-1]._replace(sums=last)]
+
+    def move_together(self, done):
+        self.updated.append((done, self._taken[-1]))
+
+
+def test_steps_of_a_round_are_reported_as_they_come_and_recorded_when_ranks_meet():
+    loop = Apart()
+    loop.run(0, 8)
+    assert loop.steps == list(range(8)) and loop.reported == [3, 4, 6, 7]
+    assert [(step.number, step.window, step.ends_round) for step in loop.records] == [
+        (number, number - 1, number in (1, 2, 5, 8)) for number in range(1, 9)
+    ]
+    for (started, laps), (next_began, _) in itertools.pairwise(loop.laps):
+        assert next_began == pytest.approx(started + sum(laps.values()), abs=1e-6)
+
+
+def test_a_round_ends_early_for_a_validation_and_a_stop_waits_for_its_end():
+    loop, validation = Apart(), EverySecond()
+    loop.run(0, 8, validation=validation)
+    assert [done for done, _ in loop.updated if done > 2] == [4, 5, 6, 8]
+    loop = Apart(stop_at=5)
+    stop = StopConditions(lambda: False, StopRequest(at_step=4))
+    with pytest.raises(RunStopped, match="at step 5 of 8"):
+        loop.run(0, 8, ends_with=stop.ends_with)
+    assert loop.saved == [5]
+
+
+def test_a_bad_step_in_a_round_takes_the_whole_round_back():
+    loop = Apart(bad=(3,))
+    with pytest.raises(RollBack) as wanted:
+        loop.run(0, 8, action="skip")
+    assert wanted.value.step == 2 and [number for number, _ in loop.updated] == [0, 1]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from headway.training.config.compression_spec import IntegerCompressionSpec
+from headway.training.config.communication_spec import IntegerCompressionSpec
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.engine.share_balance import EVERY_STEPS, ShareBalance

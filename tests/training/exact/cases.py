@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from headway.training.config.batch_ramp import BatchRampSpec
-from headway.training.config.compression_spec import IntegerCompressionSpec
+from headway.training.config.communication_spec import IntegerCompressionSpec, OuterSpec, SyncSpec
 from headway.training.config.optimizer import EmaSpec, OptimizerSpec, ParameterGroupSpec
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.seeds import derive
@@ -201,8 +201,47 @@ AVERAGED = EmaSpec(decay=0.7)
 
 INT8 = IntegerCompressionSpec(kind="int8", islands=4, block=64)
 
+ADAMW = OptimizerSpec(kind="adamw", lr=0.01, gradient_clip=0.5)
+
+
+def islands(case: Callable[..., tuple[Any, TrainingSpec]], *arguments: Any, **sync: Any) -> Any:
+    """Four islands of one replica, which meet every two steps after one in which gradients are summed."""
+    common = {"every_steps": 2, "islands": 4, "start_after_steps": 1, "global_batch_sequences": 16, **sync}
+    changes = {"max_steps": 9, "sync": SyncSpec(**{k: v for k, v in common.items() if k in SyncSpec.model_fields})}
+    return partial(case, *arguments, **changes, **{k: v for k, v in common.items() if k not in SyncSpec.model_fields})
+
+
+ISLANDS: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
+    "islands": islands(shipped, "language-model", global_batch_sequences=32),
+    "islands-seldom": islands(shipped, "language-model", every_steps=4, optimizer=ADAMW),
+    "islands-momentum": islands(
+        shipped,
+        "tabular-classifier",
+        outer=OuterSpec(lr=0.7, momentum=0.9, nesterov=True),
+        start_after_steps=0,
+        every_steps=3,
+    ),
+    "islands-heavy-ball": islands(own, perceptron, (6,), outer=OuterSpec(lr=0.5, momentum=0.5), optimizer=ADAMW),
+    "islands-int8": islands(shipped, "language-model", movements="int8"),
+    "islands-fragments": islands(shipped, "language-model", every_steps=4, fragments=2),
+    "islands-late": islands(shipped, "language-model", every_steps=4, delay_steps=2),
+    "islands-late-int8-fragments": islands(
+        shipped,
+        "language-model",
+        every_steps=4,
+        fragments=2,
+        delay_steps=1,
+        movements="int8",
+        outer=OuterSpec(lr=0.9, momentum=0.3),
+    ),
+    "islands-bf16": islands(shipped, "language-model", precision="bf16", optimizer=ADAMW),
+    "islands-batch-ramp": islands(own, Sparse, (5,), 50, **GROWING),
+}
+
 CASES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
     **{name: partial(shipped, name) for name in SHIPPED},
+    **ISLANDS,
+    "islands-batch-norm": islands(own, Normalised, (3, 8, 8)),
     "bf16": partial(shipped, "language-model", precision="bf16"),
     "fp16": partial(own, perceptron, (6,), precision="fp16", loss_scale=TOO_LARGE, ema=AVERAGED),
     "compressed-bf16": partial(shipped, "language-model", gradient_compression="bf16"),

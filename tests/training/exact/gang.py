@@ -22,12 +22,14 @@ import torch.distributed as dist
 import torch.distributed.fsdp
 
 from headway.training.checkpoint.pieces import Piece, pieces_of
-from headway.training.engine.learner import Learner
+from headway.training.engine.island_learner import IslandLearner, new_learner
 from headway.training.parallel import gradients
 from headway.training.ranks.distributed import ProcessGroup, enable_determinism
 from headway.training.ranks.levels import make_levels
 from tests.training.exact.cases import CASES, batch
 
+VALIDATED_STEP = 6
+"""Islands that train apart meet for a validation, wherever in their round it is due."""
 BUCKET_BYTES = 4 * 256
 """Small models shall have many buckets."""
 gradients.MEASURED_EVERY_STEPS = 1
@@ -43,7 +45,7 @@ def run_case(
     speeds: dict[str, list[float]],
 ) -> dict[str, object]:
     recipe, spec = CASES[name]()
-    learner = Learner(recipe, spec.model_copy(update={"bucket_bytes": BUCKET_BYTES}), process_group)
+    learner = new_learner(recipe, spec.model_copy(update={"bucket_bytes": BUCKET_BYTES}), process_group)
     if first:
         scalars = json.loads(loaded.with_suffix(".json").read_text())
         full_tensors = safetensors.torch.load_file(loaded)
@@ -51,13 +53,33 @@ def run_case(
             {name: own_part(piece, full_tensors[name]) for name, piece in pieces_of(learner.tensors()).items()}, scalars
         )
     losses, norms, noise_scales, num_own, num_skipped, traffic = [], [], [], [], 0, {}
-    for step in range(first, last):
-        if str(step) in speeds:
-            learner.share_by(speeds[str(step)])
+
+    def own_batches(step: int) -> tuple[list[dict[str, torch.Tensor]], int]:
         num_replicas = spec.batch_phases.at(step).rows // spec.micro_batch_sequences
         replicas = learner.share.replicas(num_replicas)
-        own = learner.backward(step, [batch(recipe, spec, step, replica) for replica in replicas], num_replicas)
         num_own.append(len(replicas))
+        return [batch(recipe, spec, step, replica) for replica in replicas], num_replicas
+
+    step = first
+    while step < last:
+        if str(step) in speeds:
+            learner.share_by(speeds[str(step)])
+        if isinstance(learner, IslandLearner) and learner.is_apart(step):
+            end = learner.round_end(step, lambda done: done == VALIDATED_STEP)
+            assert end <= last, "a round is whole"
+            process_group.traffic.take()
+            learner.begin_round(step)
+            for apart in range(step, end):
+                learner.train_apart(apart, *own_batches(apart))
+            for sums, norm in learner.meet(stop=False, save=False):
+                losses.append(sums.nats.hex())
+                norms.append(norm.hex())
+            learner.move_together(end)
+            taken = process_group.traffic.take()
+            traffic = {kind: (each.num_calls, each.sent_bytes, each.busy_s) for kind, each in taken.items()}
+            step = end
+            continue
+        own = learner.backward(step, *own_batches(step))
         sums = learner.exchange(own, stop=False)
         taken = process_group.traffic.take()
         traffic = {kind: (each.num_calls, each.sent_bytes, each.busy_s) for kind, each in taken.items()}
@@ -70,6 +92,7 @@ def run_case(
         else:
             learner.update(step, sums, norm)
         noise_scales.append(learner.noise_scale)
+        step += 1
     tensors = {key: value.detach().clone() for key, value in learner.full_tensors()}
     taken = process_group.traffic.take()
     broadcast_bytes = taken["broadcast"].sent_bytes if "broadcast" in taken else 0

@@ -18,6 +18,7 @@ from headway.training.checkpoint.layout import committed_steps
 from headway.training.checkpoint.verified_files import read_manifest
 from headway.training.config.batch_ramp import BatchRampSpec
 from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.communication_spec import SyncSpec
 from headway.training.config.guards import GuardSpec, NonFinitePolicy, SpikePolicy
 from headway.training.config.shards import TRAIN
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
@@ -109,6 +110,26 @@ SKIP = GuardSpec(non_finite=NonFinitePolicy(action="skip"))
 ROLL_BACK = GuardSpec(non_finite=NonFinitePolicy(action="roll_back"), rewind_steps=3)
 
 
+@pytest.mark.parametrize("guards", [SKIP, ROLL_BACK], ids=["skip", "roll back"])
+def test_a_window_left_out_of_a_round_takes_islands_back_to_a_checkpoint_and_is_recorded(
+    project, marks, training, train, recipe_folder, tmp_path, guards
+):
+    of_windows = training(guards, deadly=marks(7))
+    apart = SyncSpec(every_steps=3, islands=of_windows.num_replicas, delay_steps=1)
+    kept = CheckpointSpec(every_steps=3)
+    islands = of_windows.model_copy(update={"sync": apart, "checkpoints": kept, "max_steps": 12})
+    alone = train(islands, tmp_path / "alone")["tensors_sha256"]
+    first = 5 if guards is ROLL_BACK else 7
+    assert excluded(tmp_path / "alone") == [[first, 8, "non-finite"]]
+    final = {event["step"]: event["window"] for event in events(project, tmp_path / "alone", "step")}
+    assert [final[step] for step in range(1, 13)] == [*range(first), *range(8, 20 - first)]
+    run, together = project.publish_run(islands), tmp_path / "together"
+    together.mkdir()
+    shutil.copy(recipe_folder / "poisoned_recipe.py", together)  # a rank's working folder
+    assert project.train(run, together, world_size=2) == [0, 0], project.log(together)
+    assert result(together)["tensors_sha256"] == alone
+
+
 @pytest.mark.parametrize(
     ("guards", "trained"), [(SKIP, [*range(6), *range(7, 13)]), (ROLL_BACK, [*range(4), *range(7, 15)])]
 )
@@ -146,7 +167,7 @@ def test_rolling_back_lets_go_of_the_first_model_before_the_second_is_built(
             super().__init__(*arguments)
             models.append(weakref.ref(self.model))
 
-    monkeypatch.setattr(session, "Learner", Watched)
+    monkeypatch.setattr(session, "new_learner", Watched)
     train(training(ROLL_BACK, deadly=marks(6)), tmp_path)
     assert alive_at_build == [0, 0]
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.training.config.compression_spec import IntegerCompressionSpec
+from headway.training.config.communication_spec import IntegerCompressionSpec
 from headway.training.ranks.communication import Collectives, TreeExchange
 from headway.training.ranks.distributed import ProcessGroup
 from headway.training.ranks.integer_exchange import IntegerExchange

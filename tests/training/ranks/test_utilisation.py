@@ -9,8 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from headway.training.config.shapes import ImageShape, TabularShape, TokenShape
 from headway.training.engine.learner import Learner, Sums
-from headway.training.engine.loop import Step
 from headway.training.engine.step_recorder import StepRecorder
+from headway.training.engine.turns import Step
 from headway.training.launch.node.rank_process import RankProcess
 from headway.training.observe.telemetry import Stopwatch
 from headway.training.ranks.distributed import ProcessGroup
@@ -64,7 +64,7 @@ def test_utilisation_is_the_models_flops_over_the_peak_of_all_ranks(monkeypatch,
         four = ProcessGroup(rank=0, world_size=num_devices, device=process_group.device)
         recorder, watch = StepRecorder(rank, recipe, tiny_training, four, learner), Stopwatch(four.traffic)
         watch.lap("compute")
-        recorder(Step(1, 0, "taken", Sums(nats=1.0, num_tokens=64, stop=False), 1.0, 0.1, 1), watch)
+        recorder(Step(1, 0, "taken", Sums(nats=1.0, num_tokens=64, stop=False), 1.0, 0.1, 1), watch.times)
     (alone, spread) = (event for event in events if event["event"] == "step")
     model = next(event for event in events if event["event"] == "model")
     flops = 64 * model["flops_per_token"]

@@ -8,7 +8,7 @@ import pytest
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.strict_yaml import parse_yaml_model
-from headway.training.config.compression_spec import IntegerCompressionSpec
+from headway.training.config.communication_spec import IntegerCompressionSpec
 from headway.training.config.training_spec import TrainingSpec, can_share, replicas_per_rank
 
 

@@ -1,0 +1,74 @@
+"""Islands that train apart: the same bits on 1, 2, 3 and 4 ranks, which are real processes that meet over gloo."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.training.exact.cases import ISLANDS
+from tests.training.exact.rounds import Found, changing_worlds, run
+
+NUM_STEPS = 9
+CUTS = (1, 5, 6)
+"""Where rounds of all resumed cases end: what was late is under way at two of them."""
+RESUMED = tuple(name for name in ISLANDS if name != "islands-momentum")
+ON_HOSTS = ("islands", "islands-int8", "islands-late")
+MOVING = {"0": [1, 1], "1": [1, 3], "5": [3, 1]}
+"""By step, how fast two ranks are from then on."""
+SEED = random.randrange(2**32)
+
+
+@pytest.fixture(scope="module")
+def rounds(tmp_path_factory) -> dict[str, list[Found]]:
+    draw = random.Random(SEED)
+    ends = [0, *CUTS, NUM_STEPS]
+    resumed = zip(changing_worlds(draw, (1, 2, 3, 4)), ends, ends[1:], strict=False)
+    everything = dict.fromkeys(ISLANDS, (0, NUM_STEPS))
+    jobs: dict[str, Found] = {
+        **{f"{size}": {"world_size": size, "cases": everything} for size in (1, 3, 4)},
+        "2 x 2": {
+            "world_size": 4,
+            "levels": {"host": 2, "hosts": 2},
+            "cases": dict.fromkeys(ON_HOSTS, (0, NUM_STEPS)),
+        },
+        "moving": {"world_size": 2, "cases": dict.fromkeys(RESUMED, (0, NUM_STEPS)), "speeds": MOVING},
+        "refused": {"world_size": 1, "cases": {"islands-batch-norm": (0, 1)}},
+        **{
+            f"resumed {index}": {"world_size": world, "chain": "islands", "cases": dict.fromkeys(RESUMED, span)}
+            for index, (world, *span) in enumerate(resumed)
+        },
+    }
+    return dict(zip(jobs, run(tmp_path_factory.mktemp("rounds"), list(jobs.values())), strict=True))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("case", ISLANDS)
+def test_shared_weights_islands_losses_and_norms_have_the_same_bits_on_any_number_of_ranks(rounds, case):
+    alone = rounds["1"][0][case]
+    assert "error" not in alone
+    for size in ("3", "4", "moving", "2 x 2"):
+        for rank in rounds[size]:
+            if case in rank:
+                for what in ("digest", "losses", "norms", "scalars"):
+                    assert rank[case][what] == alone[what], f"{what} on {size} ranks"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("case", RESUMED)
+def test_a_run_resumed_between_rounds_on_other_numbers_of_ranks_ends_with_the_same_bits(rounds, case):
+    last = rounds[f"resumed {len(CUTS)}"][0][case]
+    alone = rounds["1"][0][case]
+    assert (last["digest"], last["scalars"]) == (alone["digest"], alone["scalars"]), f"seed {SEED}"
+    losses = [loss for index in range(len(CUTS) + 1) for loss in rounds[f"resumed {index}"][0][case]["losses"]]
+    assert losses == alone["losses"]
+
+
+@pytest.mark.process
+def test_each_setting_has_bits_of_its_own(rounds):
+    assert len({found["digest"] for found in rounds["1"][0].values()}) == len(ISLANDS)
+
+
+@pytest.mark.process
+def test_batch_normalisation_is_refused_by_name(rounds):
+    assert "training.sync: batch normalisation" in rounds["refused"][0]["islands-batch-norm"]["error"]

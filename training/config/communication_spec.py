@@ -1,0 +1,181 @@
+"""What travels between ranks, and how often: gradients as whole numbers, and islands that train apart from each other.
+
+Costs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from headway.data_contracts.store.documents import Frozen
+from headway.training.config.parallel import is_power_of_two
+
+LARGEST_SUM = {"int8": 127, "int32": 1 << 24}
+"""Of all islands; beyond 2^24 fp32 does not hold every whole number."""
+MAX_ISLANDS = 64
+
+
+class IntegerCompressionSpec(Frozen):
+    """Each island rounds its gradient to whole numbers under a scale that all share, and sums them.
+
+    Whole numbers add up to the same sum in any order, and so on any number of ranks.
+    """
+
+    kind: Literal["int8", "int32"] = Field(
+        description="`int8`: a quarter of the bytes of fp32. `int32`: as many, and next to no rounding."
+    )
+    islands: int = Field(
+        default=4,
+        strict=True,
+        description="Equal parts of the global batch that are each rounded once, a power of two. As many ranks at most "
+        "can share a batch. The fewer, the finer they are rounded: int8 to 127 / islands levels.",
+    )
+    feedback: bool = Field(
+        default=True,
+        description="Each island adds what rounding took off to its next gradient. Its state: a gradient an island.",
+    )
+    block: int = Field(
+        default=256, strict=True, description="Elements that share a scale, a power of two from 32 to 65,536."
+    )
+
+    @model_validator(mode="after")
+    def _are_powers_of_two(self) -> Self:
+        _require_islands(self.islands)
+        if not is_power_of_two(self.block) or not 32 <= self.block <= 65_536:
+            raise ValueError(f"block: {self.block} is no power of two from 32 to 65,536")
+        return self
+
+    @property
+    def levels(self) -> int:
+        """The largest number that an island may say, so that the sum of all fits."""
+        return LARGEST_SUM[self.kind] // self.islands
+
+
+class OuterSpec(Frozen):
+    """How the mean movement of the islands moves the weights that they share."""
+
+    lr: float = Field(default=1.0, gt=0, le=10, description="What the mean movement is multiplied by; 1: the average.")
+    momentum: float = Field(
+        default=0.0, ge=0, lt=1, description="What the movement keeps of the ones before; 0: none, and no state."
+    )
+    nesterov: bool = Field(default=False, description="Nesterov's momentum.")
+
+    @model_validator(mode="after")
+    def _nesterov_has_a_momentum(self) -> Self:
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum")
+        return self
+
+
+class SyncSpec(Frozen):
+    """Islands of the global batch that train apart for some steps, each on weights and moments of its own.
+
+    Then their movements are averaged, and an outer update moves the weights that all go on from: local SGD (Stich,
+    2019), DiLoCo (Douillard et al., 2023), fragment by fragment Streaming DiLoCo (Douillard et al., 2025).
+    """
+
+    every_steps: int = Field(gt=0, strict=True, description="Steps that islands train apart before they meet.")
+    islands: int = Field(
+        default=4,
+        strict=True,
+        description="Equal parts of the global batch that train apart, a power of two. As many ranks at most share it.",
+    )
+    start_after_steps: int = Field(
+        default=0, ge=0, strict=True, description="Steps at first in which gradients are summed as usual (post-local)."
+    )
+    outer: OuterSpec = Field(OuterSpec(), description="How the mean movement moves the weights that islands share.")
+    movements: Literal["fp32", "int8"] = Field(
+        default="fp32",
+        description="What movements travel in. `int8`: a quarter of the bytes, and what rounding took off is added to "
+        "an island's next movement.",
+    )
+    fragments: int = Field(
+        default=1,
+        gt=0,
+        le=MAX_ISLANDS,
+        strict=True,
+        description="Parts of the weights that meet in turn, one every `every_steps / fragments` steps.",
+    )
+    delay_steps: int = Field(
+        default=0,
+        ge=0,
+        strict=True,
+        description="Steps of the next round that movements may take to arrive; islands train on meanwhile.",
+    )
+
+    @model_validator(mode="after")
+    def _fit_each_other(self) -> Self:
+        _require_islands(self.islands)
+        if self.every_steps % self.fragments:
+            raise ValueError(f"every_steps {self.every_steps} is no multiple of fragments {self.fragments}")
+        if self.delay_steps >= self.period_steps:
+            raise ValueError(
+                f"delay_steps {self.delay_steps}: movements have to arrive before the next ones leave, which is after "
+                f"{self.period_steps} steps (every_steps / fragments)"
+            )
+        return self
+
+    @property
+    def period_steps(self) -> int:
+        """From one meeting to the next."""
+        return self.every_steps // self.fragments
+
+    @property
+    def integers(self) -> IntegerCompressionSpec | None:
+        """How movements travel as whole numbers; None where they do not."""
+        return None if self.movements == "fp32" else IntegerCompressionSpec(kind=self.movements, islands=self.islands)
+
+    @property
+    def keeps_weights_apart(self) -> bool:
+        """Whether islands go into a round with weights that are not the shared ones."""
+        return self.fragments > 1 or self.delay_steps > 0
+
+    def is_apart(self, step: int) -> bool:
+        """Whether islands train apart in a step, counted from 0."""
+        return step >= self.start_after_steps
+
+    def round_end(self, step: int, max_steps: int, is_due: Callable[[int], bool]) -> int:
+        """How many steps are done when ranks meet next, of which so many are.
+
+        Args:
+            is_due: whether so many steps are followed by a validation, which all ranks begin at once.
+        """
+        next_period = (step - self.start_after_steps) // self.period_steps + 1
+        end = min(max_steps, self.start_after_steps + next_period * self.period_steps)
+        return next((done for done in range(step + 1, end) if is_due(done)), end)
+
+    def leaving(self, done: int, max_steps: int) -> range:
+        """Which fragments are exchanged once so many steps are done, which ended a round."""
+        if done == max_steps or not self.keeps_weights_apart:
+            return range(self.fragments)
+        period, rest = divmod(done - self.start_after_steps, self.period_steps)
+        return range(0) if rest else range((period - 1) % self.fragments, (period - 1) % self.fragments + 1)
+
+    def on_their_way(self, done: int, max_steps: int) -> range:
+        """Fragments that have left and not arrived when so many steps are done, after what arrives then."""
+        since = (done - self.start_after_steps) % self.period_steps
+        left = done - since
+        if done >= max_steps or left <= self.start_after_steps or since >= self.delay_steps:
+            return range(0)
+        return self.leaving(left, max_steps)
+
+    def __str__(self) -> str:
+        """For a person."""
+        outer = self.outer
+        start = f" after {self.start_after_steps:,} steps" if self.start_after_steps else ""
+        how = "averaged" if (outer.lr, outer.momentum) == (1.0, 0.0) else f"outer lr {outer.lr:g}"
+        momentum = f", {'Nesterov ' if outer.nesterov else ''}momentum {outer.momentum:g}" if outer.momentum else ""
+        parts = f", in {self.fragments} fragments" if self.fragments > 1 else ""
+        late = f", {self.delay_steps} steps late" if self.delay_steps else ""
+        return (
+            f"{self.islands} islands train apart{start} and meet every {self.every_steps:,} steps{parts}{late}; "
+            f"movements {self.movements}, {how}{momentum}"
+        )
+
+
+def _require_islands(islands: int) -> None:
+    if not is_power_of_two(islands) or islands > MAX_ISLANDS:
+        raise ValueError(f"islands: {islands} is no power of two from 1 to {MAX_ISLANDS}")

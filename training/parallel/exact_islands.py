@@ -1,0 +1,306 @@
+"""Islands of a global batch that train apart for some steps: the same bits for any number of ranks.
+
+An island is a part of every global batch with weights and moments of its own. It is the unit of exactness: its gradient
+is its subtree's, and what depends on ranks is only where it lives. When islands meet, their movements since the last
+meeting are summed in one tree, or as whole numbers, and an outer update moves the weights that all share. The model
+outside of `inhabit` has those: they are evaluated, exported and saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import increment_version
+
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.checkpoint.pieces import Piece
+from headway.training.config.communication_spec import SyncSpec
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.optimizers.outer import OuterUpdate
+from headway.training.parallel.exact_replicas import ExactReplicas
+from headway.training.parallel.gradients import GradientTree, buffer_length
+from headway.training.parallel.strategy import Batch
+from headway.training.ranks.communication import Collectives, TreeExchange, gang_levels, tree_sum
+from headway.training.ranks.distributed import ProcessGroup
+from headway.training.ranks.integer_exchange import IntegerExchange
+from headway.training.ranks.tree_plan import LevelPlan, level_plans
+from headway.training.recipes.protocol import Recipe
+
+
+class ExactIslands(ExactReplicas):
+    """Raises:
+    ConfigError: besides those of replicas, the model has batch normalisation.
+    """
+
+    def __init__(self, recipe: Recipe, spec: TrainingSpec, process_group: ProcessGroup) -> None:
+        super().__init__(recipe, spec, process_group)
+        assert spec.sync is not None, "islands are configured"
+        if self._statistics:
+            raise ConfigError(
+                "batch normalisation's running statistics move at every step, and islands meet every few.",
+                where="training.sync",
+                advice="Take layer or group normalisation, or sum gradients at every step.",
+            )
+        self._sync: SyncSpec = spec.sync
+        self._outer = OuterUpdate(self._trained, spec.sync.outer, num_islands=spec.sync.islands)
+        self._shared = {name: value.data for name, value in self._trained.items()}
+        # A rank sums an island's replicas by itself.
+        alone = Collectives(process_group, num_ranks=1)
+        self._apart = GradientTree(self._trained, collectives=alone, num_replicas=1)
+        self._fragments = [
+            _Fragment(names, self._trained, spec, process_group, self._collectives, self.islands)
+            for names in cut_evenly(self._trained, spec.sync.fragments)
+        ]
+        self._inhabited: int | None = None
+        self._settle()
+
+    @property
+    def islands(self) -> range:
+        """Which ones are this rank's."""
+        return self.share.replicas(self._sync.islands)
+
+    def _settle(self) -> None:
+        """Make room for this rank's islands, whose weights are the shared ones."""
+
+        def as_shared() -> dict[str, Tensor]:
+            rows = len(self.islands)
+            return {name: value.expand(rows, *value.shape).clone() for name, value in self._shared.items()}
+
+        self._weights = as_shared()
+        """Of each island, (own islands, *shape)."""
+        # Where movements arrive at once, an island is where all are when they have.
+        self._left = as_shared() if self._sync.delay_steps else {}
+        """What islands' weights were when their movements left."""
+        self._views = [
+            {name: rows[place] for name, rows in self._weights.items()} for place in range(len(self.islands))
+        ]
+        bounds = self.share.bounds(self._sync.islands)
+        for fragment in self._fragments:
+            fragment.share_out(self.islands, bounds)
+
+    def share_by(self, speeds: tuple[float, ...]) -> None:
+        owners, islands = self._owners(), self.islands
+        super().share_by(speeds)
+        weights, left = (
+            {name: self.move_rows(rows, islands, owners) for name, rows in table.items()}
+            for table in (self._weights, self._left)
+        )
+        for fragment in self._fragments:
+            fragment.move(self.islands, owners, self._owners())
+        self._settle()
+        for own, moved in ((self._weights, weights), (self._left, left)):
+            for name, rows in own.items():
+                rows.copy_(moved[name])
+
+    def move_rows(self, rows: Tensor, before: range, owners: Sequence[int]) -> Tensor:
+        """Rows (own islands, ...) as they are shared out now; all ranks call it.
+
+        Args:
+            before: the islands that they were of.
+            owners: the rank that had each island.
+        """
+        return self._collectives.move_rows(rows, before, self.islands, owners, self._owners())
+
+    @property
+    def owners(self) -> Sequence[int]:
+        """The rank that has each island."""
+        return self._owners()
+
+    def inhabit(self, place: int | None) -> None:
+        """Let the model's parameters be those of one of this rank's islands; None: those that all share."""
+        if place == self._inhabited:
+            return
+        if self._inhabited is not None:
+            # Updates are counted by the parameter, and a checkpoint looks at the island's own tensors.
+            increment_version([*self._views[self._inhabited].values()])
+        values = self._shared if place is None else self._views[place]
+        for name, parameter in self._trained.items():
+            parameter.data = values[name]
+        self._inhabited = place
+
+    @torch.no_grad()
+    def begin_round(self, *, is_first: bool) -> None:
+        """Every island starts from the shared weights; where they keep weights apart, in the first round alone."""
+        self.model.train()
+        self._statistics.begin_step()
+        if is_first or not self._sync.keeps_weights_apart:
+            for views in self._views:
+                torch._foreach_copy_([*views.values()], [self._shared[name] for name in views])
+
+    def backward_apart(self, step: int, place: int, micro_batches: Sequence[Batch], num_replicas: int) -> Tensor:
+        """Gradients of one of this rank's islands, which the model's parameters are, summed over its replicas.
+
+        Returns its nats and number of tokens, float64 (2,), on the CPU.
+        """
+        first = num_replicas // self._sync.islands * self.islands[place]
+        replicas = range(first, first + len(micro_batches))
+        self._apart.expect(replicas)
+        rows = []
+        for replica, batch in zip(replicas, micro_batches, strict=True):
+            self._apart.begin_replica()
+            rows.append(self._run_replica(step, replica, batch))
+            self._apart.end_replica()
+        self._total = self._apart.total()
+        return tree_sum(torch.stack(rows)).cpu()
+
+    def gather_islands(self, rows: Tensor) -> Tensor:
+        """Rows (own islands, n) become those of all islands, on the CPU."""
+        bounds = self.share.bounds(self._sync.islands)
+        counts = [end - first for first, end in pairwise(bounds)]
+        return self._collectives.gather(rows.to(self._process_group.device), counts).cpu()
+
+    @torch.no_grad()
+    def leave(self, fragments: range, *, again: bool = False) -> None:
+        """Let the movements of some fragments travel. The model's parameters are those that all share.
+
+        Args:
+            again: what had left when a checkpoint was saved, and not arrived, or was recalled.
+        """
+        for number in fragments:
+            fragment = self._fragments[number]
+            for name in fragment.names if self._left and not again else ():
+                self._left[name].copy_(self._weights[name])
+            fragment.start(self._shared, self._left or self._weights)
+
+    def recall(self, fragments: range) -> None:
+        """Take back that these have left."""
+        for number in fragments:
+            self._fragments[number].finish()
+            self._fragments[number].discard()
+
+    @torch.no_grad()
+    def arrive(self, fragments: range) -> None:
+        """Move the shared weights by the movements of these fragments, and the islands to where they are then."""
+        for number in fragments:
+            fragment = self._fragments[number]
+            fragment.finish()
+            self._outer.update(fragment.names)
+            if not self._sync.keeps_weights_apart:
+                continue
+            for name in fragment.names:
+                shared, rows = self._shared[name], self._weights[name]
+                # What an island has moved since it left is its own, and stays.
+                if self._left:
+                    rows.sub_(self._left[name]).add_(shared)
+                else:
+                    rows.copy_(shared.expand_as(rows))
+
+    def outer_state(self) -> Mapping[str, Tensor]:
+        """Of the outer update, by `<moment>.<parameter>`; whole on every rank."""
+        return self._outer.tensors()
+
+    def exchange_state(self) -> dict[str, Piece]:
+        found = super().exchange_state()
+        for fragment in self._fragments:
+            if fragment.integers is not None:
+                found |= self._residuals(fragment.integers, fragment.tree)
+        tables = {"island": self._weights} if self._sync.keeps_weights_apart else {}
+        tables |= {"left": self._left} if self._left else {}
+        return found | {
+            f"{what}.{name}": self.island_piece(rows) for what, table in tables.items() for name, rows in table.items()
+        }
+
+
+class _Fragment:
+    """Weights whose movements travel together, in buckets."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        trained: Mapping[str, nn.Parameter],
+        spec: TrainingSpec,
+        process_group: ProcessGroup,
+        collectives: Collectives,
+        islands: range,
+    ) -> None:
+        assert spec.sync is not None
+        self.names = names
+        self._rank, self._num_islands = process_group.rank, spec.sync.islands
+        own = {name: trained[name] for name in names}
+        levels = gang_levels(process_group)
+        self._level_sizes = [level.num_ranks for level in levels]
+        self._sums = TreeExchange(levels, [LevelPlan.in_any_order(size) for size in self._level_sizes])
+        integers = spec.sync.integers
+        self.integers = (
+            None
+            if integers is None
+            else IntegerExchange(
+                integers,
+                collectives,
+                self._sums,
+                islands=islands,
+                length=buffer_length(own.values(), process_group.world_size, integers.block),
+                device=process_group.device,
+            )
+        )
+        self.tree = GradientTree(
+            own,
+            collectives=collectives,
+            num_replicas=collectives.num_ranks,
+            exchange=self.integers or self._sums,
+            bucket_elements=spec.bucket_bytes // 4,
+            block_elements=1 if integers is None else integers.block,
+        )
+
+    def share_out(self, islands: range, bounds: Sequence[int]) -> None:
+        """Sum over the stretches of islands that ranks have."""
+        self._islands = islands
+        if self.integers is not None:
+            self.tree.expect(islands, island=1)
+            return
+        self.tree.expect(islands)
+        height = self._num_islands.bit_length() - 1
+        self._sums.follow(level_plans(self._level_sizes, self._rank, bounds, height=height))
+
+    def move(self, islands: range, owners: Sequence[int], new_owners: Sequence[int]) -> None:
+        """Let what whole numbers keep of an island go with it; all ranks call it."""
+        if self.integers is not None:
+            self.integers.move(islands, owners, new_owners)
+
+    def start(self, shared: Mapping[str, Tensor], islands: Mapping[str, Tensor]) -> None:
+        """Send how far each island has gone from the shared weights, of tables (own islands, *shape)."""
+        for place in range(len(self._islands)):
+            self.tree.begin_replica()
+            # As backward reaches them, so that buckets leave in their order.
+            for name in reversed(self.names):
+                self.tree.add(name, shared[name] - islands[name][place])
+            self.tree.end_replica()
+
+    def finish(self) -> None:
+        """Return when each parameter's `grad` is the sum of all islands' movements."""
+        self.tree.total()
+
+    def discard(self) -> None:
+        """Take back what whole numbers left for the next movements; behind `finish`."""
+        if self.integers is not None:
+            self.integers.discard()
+
+
+def cut_evenly(parameters: Mapping[str, Tensor], num_fragments: int) -> list[list[str]]:
+    """Names in their order, in so many parts that are about as large as each other.
+
+    Raises:
+        ConfigError: there are fewer of them.
+    """
+    if len(parameters) < num_fragments:
+        raise ConfigError(
+            f"{num_fragments} fragments of a model that trains {len(parameters)} tensors.",
+            where="training.sync.fragments",
+            advice=f"Say {len(parameters)} or fewer.",
+        )
+    parts = list[list[str]]()
+    names, rest = list(parameters), sum(value.numel() for value in parameters.values())
+    for left in range(num_fragments, 0, -1):
+        part, size = list[str](), 0
+        # One for each part that follows stays.
+        while names and len(names) >= left and (not part or size + parameters[names[0]].numel() / 2 <= rest / left):
+            size += parameters[names[0]].numel()
+            part.append(names.pop(0))
+        if left == 1:
+            part, names = [*part, *names], []
+        parts.append(part)
+        rest -= size
+    return parts
