@@ -56,6 +56,8 @@ class Plan(BaseModel):
     """When the run is validated while it trains, and what follows; empty: it is not."""
     ema: str = ""
     """How weights are averaged; empty: the weights themselves are the model."""
+    sync: str = ""
+    """How islands of the batch train apart; empty: gradients are summed at every step."""
     tuned: str = ""
     """What of `headway tune` is taken, or why it is not; empty: there is nothing to take."""
     groups: list[str]
@@ -147,6 +149,7 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
         rates=lines.rates,
         validation=trained.validation or ("" if training.validation is None else str(training.validation)),
         ema="" if training.ema is None else str(training.ema),
+        sync="" if training.sync is None else str(training.sync),
         groups=list(rehearsal.groups) if rehearsal else [str(group) for group in training.optimizer.groups],
         running=[each for each in read_running(context.workspace) if each.pipeline == pipeline.pipeline],
         held=shown_hold(context.workspace, pipeline.pipeline),
@@ -276,6 +279,8 @@ def print_plan(plan: Plan) -> None:
         console.print(f"validation   {plan.validation}")
     if plan.ema:
         console.print(f"ema          {plan.ema}")
+    if plan.sync:
+        console.print(f"sync         {plan.sync}")
     for group in plan.groups:
         console.print(f"group        {group}")
     if plan.start is not None:

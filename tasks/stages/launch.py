@@ -47,6 +47,7 @@ from headway.tasks.stages.training_watch import TrainingWatch
 from headway.tasks.stages.validation_pace import record_validation, settle_validation, validation_of
 from headway.training.checkpoint.layout import checkpoint_path, run_folder, step_of, stored_files
 from headway.training.checkpoint.plan import size_bytes
+from headway.training.config.communication_spec import OUTER_MOMENTUM
 from headway.training.config.execution import ExecutionSpec
 from headway.training.config.optimizer import learning_rate_line
 from headway.training.config.recipe_specs import GradientBoostingSpec
@@ -253,20 +254,31 @@ def _rank_memory_bytes(context: RunContext, run: Link, training: TrainingSpec) -
         _, manifest = final_checkpoint(context, run)
     except IntegrityError:
         return None
-    return state_bytes(manifest.layout, has_average=training.ema is not None)
+    return state_bytes(manifest.layout, training)
 
 
-def state_bytes(layout: Iterable[TensorSlice], *, has_average: bool) -> int:
-    """Weights, gradients and optimizer state, by a checkpoint of the model.
+def state_bytes(layout: Iterable[TensorSlice], training: TrainingSpec) -> int:
+    """Weights, gradients and optimizer state, by a checkpoint of the model; of islands a rank has one here.
 
     Args:
-        has_average: whether there is to be an average of the weights too; the checkpoint may be of a run without one.
+        training: what is to be; the checkpoint may be of a run without its average, or its islands.
     """
+    pieces = list(layout)
+    one_model = {piece.tensor.partition(".")[2]: piece.global_shape for piece in pieces if "model." in piece.tensor[:6]}
     sizes_bytes: Counter[str] = Counter()
-    for piece in layout:
-        sizes_bytes[piece.tensor.partition(".")[0]] += size_bytes(piece)
-    # Gradients are as large as the weights, and so is an average.
-    return sizes_bytes["optimizer"] + (2 + has_average) * sizes_bytes["model"]
+    for piece in pieces:
+        kind, _, rest = piece.tensor.partition(".")
+        moment, _, name = rest.partition(".")
+        kind = moment if moment == OUTER_MOMENTUM else kind
+        # Of a run whose islands trained apart each has moments of its own.
+        copies = piece.global_shape[0] if kind == "optimizer" and piece.global_shape != one_model.get(name) else 1
+        sizes_bytes[kind] += size_bytes(piece) // copies
+    sync = training.sync
+    # Gradients are as large as the weights, and so is an average; an island has weights of its own.
+    models = 2 + (training.ema is not None)
+    if sync is not None:
+        models += 1 + (sync.outer.momentum > 0) + (sync.delay_steps > 0) + 2 * (sync.integers is not None)
+    return sizes_bytes["optimizer"] + models * sizes_bytes["model"]
 
 
 def describe_run(

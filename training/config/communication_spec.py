@@ -16,6 +16,8 @@ from headway.training.config.parallel import is_power_of_two
 LARGEST_SUM = {"int8": 127, "int32": 1 << 24}
 """Of all islands; beyond 2^24 fp32 does not hold every whole number."""
 MAX_ISLANDS = 64
+OUTER_MOMENTUM = "outer_momentum"
+"""The outer update's moment in checkpoints: `optimizer.outer_momentum.<name>`."""
 
 
 class IntegerCompressionSpec(Frozen):

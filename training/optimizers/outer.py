@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from headway.training.config.communication_spec import OuterSpec
+from headway.training.config.communication_spec import OUTER_MOMENTUM, OuterSpec
 from headway.training.optimizers.update_rule import Parameters, zeros_like
 
 
@@ -42,4 +42,4 @@ class OuterUpdate:
 
     def tensors(self) -> Mapping[str, Tensor]:
         """State by `<moment>.<parameter>`; the tensors themselves, not copies."""
-        return {f"outer_momentum.{name}": value for name, value in self._momenta.items()}
+        return {f"{OUTER_MOMENTUM}.{name}": value for name, value in self._momenta.items()}

@@ -8,6 +8,8 @@ from headway.data_contracts.store.documents import TensorSlice
 from headway.data_contracts.store.errors import ConfigError
 from headway.tasks.rows.ranking_split import remember_ranking
 from headway.tasks.stages.launch import continue_run, state_bytes
+from headway.training.config.communication_spec import SyncSpec
+from headway.training.config.optimizer import EmaSpec
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.launch.base.gang import LaunchSpec
 from tests.tasks.days import NUM_ROWS, TABLE, Days, columns, shards_spec
@@ -35,7 +37,24 @@ def layout(*tensors: str) -> list[TensorSlice]:
     ],
 )
 def test_weights_gradients_moments_and_an_average_count_whatever_the_last_run_had(tensors, has_average, copies):
-    assert state_bytes(layout(*tensors), has_average=has_average) == copies * 40
+    training = TrainingSpec(ema=EmaSpec() if has_average else None)
+    assert state_bytes(layout(*tensors), training) == copies * 40
+
+
+@pytest.mark.parametrize(
+    ("sync", "copies"),
+    [({}, 5), ({"outer": {"momentum": 0.9}}, 6), ({"delay_steps": 1}, 6), ({"movements": "int8"}, 7)],
+)
+def test_an_island_has_weights_and_moments_of_its_own_whatever_the_last_run_had(sync, copies):
+    training = TrainingSpec(
+        global_batch_sequences=4, micro_batch_sequences=1, sync=SyncSpec.model_validate({"every_steps": 4, **sync})
+    )
+    moments = [
+        piece.model_copy(update={"global_shape": (4, 10), "offsets": (0, *piece.offsets), "shape": (4, *piece.shape)})
+        for piece in layout(MEAN, SQUARE)
+    ]
+    assert state_bytes([*layout(MODEL), *moments], training) == copies * 40
+    assert state_bytes(layout(MODEL, MEAN, SQUARE), training) == copies * 40
 
 
 @pytest.mark.process
