@@ -138,7 +138,14 @@ def shares_of(num_units: int, num_ranks: int, speeds: Sequence[float] = ()) -> t
 def replica_shares(
     num_replicas: int, num_ranks: int, *, islands: int | None, speeds: Sequence[float] = ()
 ) -> tuple[int, ...]:
-    """How many replicas of a batch each rank has: of whole islands, where there are some."""
+    """How many replicas of a batch each rank has: of whole islands, where there are some.
+
+    Where there are more ranks than islands, as many next to each other share each.
+    """
+    if islands and num_ranks > islands:
+        of_island = num_ranks // islands
+        parts = [speeds[first : first + of_island] for first in range(0, num_ranks, of_island)]
+        return tuple(share for part in parts for share in shares_of(num_replicas // islands, of_island, part))
     num_units = islands or num_replicas
     return tuple(num_replicas // num_units * each for each in shares_of(num_units, num_ranks, speeds))
 

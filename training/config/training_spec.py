@@ -345,7 +345,10 @@ def replicas_per_rank(spec: TrainingSpec, world_size: int) -> int:
     shape = mesh_shape(spec.parallel, world_size)
     fewest = spec.first_batch_sequences // spec.micro_batch_sequences
     if splits_no_model(shape, world_size):
-        _refuse_more_than(spec.islands or fewest, spec, world_size)
+        if spec.sync is not None and world_size > spec.sync.islands:
+            _refuse_uneven_islands(spec.sync.islands, fewest, world_size)
+        else:
+            _refuse_more_than(spec.islands or fewest, spec, world_size)
         return max(replica_shares(spec.num_replicas, world_size, islands=spec.islands))
     _refuse_uneven(spec, world_size, shape.num_shares)
     accumulation = fewest // shape.num_shares
@@ -378,12 +381,11 @@ def splits_no_model(shape: MeshShape, world_size: int) -> bool:
 def _refuse_more_than(num_units: int, spec: TrainingSpec, world_size: int) -> None:
     if world_size <= num_units:
         return
-    if spec.islands is not None:
-        coarser = "" if spec.sync is not None else ", which rounds int8 more coarsely"
+    if spec.integers is not None:
         raise ConfigError(
             f"{world_size} ranks cannot share {num_units} islands: each rank has one at least.",
-            where=f"training.{spec.islands_are_of}.islands",
-            advice=f"Start {num_units} ranks or fewer, or raise islands{coarser}.",
+            where="training.gradient_compression.islands",
+            advice=f"Start {num_units} ranks or fewer, or raise islands, which rounds int8 more coarsely.",
         )
     larger = "" if spec.batch_ramp is None else ", or batch_ramp.from_sequences"
     raise ConfigError(
@@ -392,6 +394,18 @@ def _refuse_more_than(num_units: int, spec: TrainingSpec, world_size: int) -> No
         where="world size",
         advice=f"Start {num_units} ranks or fewer, or change micro_batch_sequences{larger}.",
     )
+
+
+def _refuse_uneven_islands(islands: int, num_replicas: int, world_size: int) -> None:
+    of_island, rest = divmod(world_size, islands)
+    if rest or of_island > num_replicas // islands:
+        possible = [islands * each for each in range(1, num_replicas // islands + 1)]
+        raise ConfigError(
+            f"{world_size} ranks cannot share {islands} islands of {num_replicas // islands} replicas: as many have to "
+            "share each, and each rank has a replica.",
+            where="training.sync.islands",
+            advice=f"Start {islands} ranks or fewer, or {' or '.join(map(str, possible[1:])) or 'raise islands'}.",
+        )
 
 
 def _refuse_uneven(spec: TrainingSpec, world_size: int, num_shares: int) -> None:

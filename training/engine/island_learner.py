@@ -148,13 +148,15 @@ class IslandLearner(Learner):
         beside = torch.tensor([[stop, save, statistics.fmean(self._replicas_s)]], dtype=torch.float64)
         own = torch.cat((*self._round, beside.expand(len(self._round[0]), -1)), dim=1)
         rows = self._islands.gather_islands(own)
-        firsts = list(self.share.bounds(self._sync.islands)[:-1])
-        replica_s = tuple(rows[firsts, -1].tolist()) if self.times_replicas else None
+        stop, save = (rows[:, -3:-1] > 0).any(dim=0).tolist()
+        of_rank = range(len(rows)) if self._islands.ranks_of_island > 1 else self.share.bounds(self._sync.islands)[:-1]
+        replica_s = tuple(rows[list(of_rank), -1].tolist()) if self.times_replicas else None
         # In the tree of islands, which goes on where that of each one's replicas ended.
-        *sums, num_stops, num_saves, _ = tree_sum(rows).tolist()
-        steps = [_apart_step(*sums[at : at + 3], num_islands=len(rows)) for at in range(0, len(sums), 3)]
-        wishes = {"stop": num_stops > 0, "save": num_saves > 0, "replica_s": replica_s}
-        return [*steps[:-1], steps[-1]._replace(sums=steps[-1].sums._replace(**wishes))]
+        of_islands = rows[:: self._islands.ranks_of_island, :-3].contiguous()
+        num_islands, sums = len(of_islands), tree_sum(of_islands).tolist()
+        steps = [_apart_step(*sums[at : at + 3], num_islands=num_islands) for at in range(0, len(sums), 3)]
+        last = steps[-1].sums._replace(stop=stop, save=save, replica_s=replica_s)
+        return [*steps[:-1], steps[-1]._replace(sums=last)]
 
     def move_together(self, done: int) -> None:
         """Behind `meet`: exchange movements, and move the shared weights by those that have arrived."""

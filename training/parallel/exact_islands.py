@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -45,22 +46,45 @@ class ExactIslands(ExactReplicas):
                 advice="Take layer or group normalisation, or sum gradients at every step.",
             )
         self._sync: SyncSpec = spec.sync
+        self._site = _Site.of(process_group, spec.sync.islands)
         self._outer = OuterUpdate(self._trained, spec.sync.outer, num_islands=spec.sync.islands)
         self._shared = {name: value.data for name, value in self._trained.items()}
-        # A rank sums an island's replicas by itself.
-        alone = Collectives(process_group, num_ranks=1)
-        self._apart = GradientTree(self._trained, collectives=alone, num_replicas=1)
+        # Until the first step says which parts of an island its ranks have.
+        self._sums_apart = TreeExchange([self._site.within], [LevelPlan.in_any_order(self._site.num_ranks)])
+        self._apart = GradientTree(
+            self._trained,
+            collectives=self._site.within,
+            num_replicas=self._site.num_ranks,
+            exchange=self._sums_apart,
+            bucket_elements=spec.bucket_bytes // 4,
+        )
         self._fragments = [
-            _Fragment(names, self._trained, spec, process_group, self._collectives, self.islands)
+            _Fragment(names, self._trained, spec, process_group, self._site, self.islands)
             for names in cut_evenly(self._trained, spec.sync.fragments)
         ]
         self._inhabited: int | None = None
+        self._shares_apart: list[int] = []
         self._settle()
 
     @property
     def islands(self) -> range:
-        """Which ones are this rank's."""
+        """Which ones are this rank's, by itself or with others."""
+        if self._site.num_ranks > 1:
+            return range(self._site.number, self._site.number + 1)
         return self.share.replicas(self._sync.islands)
+
+    @property
+    def _first_island(self) -> int:
+        return self.islands.start
+
+    def _island_bounds(self) -> tuple[int, ...]:
+        """At which island each rank's begin, and at last how many there are; of sites, each site's."""
+        sites = range(self._sync.islands + 1)
+        return tuple(sites) if self._site.num_ranks > 1 else self.share.bounds(self._sync.islands)
+
+    def _owners(self) -> list[int]:
+        of_site = self._site.num_ranks
+        return super()._owners() if of_site == 1 else [each * of_site for each in range(self._sync.islands)]
 
     def _settle(self) -> None:
         """Make room for this rank's islands, whose weights are the shared ones."""
@@ -77,9 +101,8 @@ class ExactIslands(ExactReplicas):
         self._views = [
             {name: rows[place] for name, rows in self._weights.items()} for place in range(len(self.islands))
         ]
-        bounds = self.share.bounds(self._sync.islands)
         for fragment in self._fragments:
-            fragment.share_out(self.islands, bounds)
+            fragment.share_out(self.islands, self._island_bounds())
 
     def share_by(self, speeds: tuple[float, ...]) -> None:
         owners, islands = self._owners(), self.islands
@@ -135,8 +158,19 @@ class ExactIslands(ExactReplicas):
 
         Returns its nats and number of tokens, float64 (2,), on the CPU.
         """
-        first = num_replicas // self._sync.islands * self.islands[place]
-        replicas = range(first, first + len(micro_batches))
+        of_island = num_replicas // self._sync.islands
+        first = of_island * self.islands[place]
+        # Of an island that ranks share, by where each begins in it.
+        shares = [0, of_island]
+        if self._site.num_ranks > 1:
+            ends = self.share.bounds(num_replicas)[self._site.first_rank :][: self._site.num_ranks + 1]
+            shares = [end - first for end in ends]
+        begin = first + shares[self._site.within.rank]
+        replicas = range(begin, begin + len(micro_batches))
+        if shares != self._shares_apart:
+            self._shares_apart = shares
+            height = of_island.bit_length() - 1
+            self._sums_apart.follow(level_plans([self._site.num_ranks], self._site.within.rank, shares, height=height))
         self._apart.expect(replicas)
         rows = []
         for replica, batch in zip(replicas, micro_batches, strict=True):
@@ -144,13 +178,19 @@ class ExactIslands(ExactReplicas):
             rows.append(self._run_replica(step, replica, batch))
             self._apart.end_replica()
         self._total = self._apart.total()
-        return tree_sum(torch.stack(rows)).cpu()
+        counts = [end - start for start, end in pairwise(shares)]
+        return tree_sum(self._site.within.gather(torch.stack(rows), counts)).cpu()
 
     def gather_islands(self, rows: Tensor) -> Tensor:
-        """Rows (own islands, n) become those of all islands, on the CPU."""
-        bounds = self.share.bounds(self._sync.islands)
-        counts = [end - first for first, end in pairwise(bounds)]
+        """Rows (own islands, n) of all ranks, on the CPU; of an island that ranks share, each one's."""
+        counts = [end - first for first, end in pairwise(self._island_bounds())]
+        counts = counts if self._site.num_ranks == 1 else []
         return self._collectives.gather(rows.to(self._process_group.device), counts).cpu()
+
+    @property
+    def ranks_of_island(self) -> int:
+        """How many share each; 1 where ranks have whole ones."""
+        return self._site.num_ranks
 
     @torch.no_grad()
     def leave(self, fragments: range, *, again: bool = False) -> None:
@@ -204,6 +244,43 @@ class ExactIslands(ExactReplicas):
         }
 
 
+class _Site(NamedTuple):
+    """The ranks that share an island, next to each other, and where they have a fast link, at one place."""
+
+    number: int
+    """Which island it is, of several ranks."""
+    within: Collectives
+    """Of its ranks."""
+    across: Collectives
+    """Of one rank of each site, which has the same part of what travels."""
+
+    @classmethod
+    def of(cls, process_group: ProcessGroup, islands: int) -> _Site:
+        rank, of_island = process_group.rank, process_group.world_size // islands
+        if of_island < 2:
+            return cls(0, Collectives(process_group, num_ranks=1), Collectives(process_group))
+        number, place = divmod(rank, of_island)
+        within = process_group.group_of(range(number * of_island, (number + 1) * of_island))
+        if islands == 1:
+            return cls(
+                number, Collectives(process_group, within, place="island"), Collectives(process_group, num_ranks=1)
+            )
+        across = process_group.group_of(range(place, process_group.world_size, of_island))
+        return cls(
+            number,
+            Collectives(process_group, within, place="island"),
+            Collectives(process_group, across, place="islands"),
+        )
+
+    @property
+    def num_ranks(self) -> int:
+        return self.within.num_ranks
+
+    @property
+    def first_rank(self) -> int:
+        return self.number * self.num_ranks
+
+
 class _Fragment:
     """Weights whose movements travel together, in buckets."""
 
@@ -213,23 +290,27 @@ class _Fragment:
         trained: Mapping[str, nn.Parameter],
         spec: TrainingSpec,
         process_group: ProcessGroup,
-        collectives: Collectives,
+        site: _Site,
         islands: range,
     ) -> None:
         assert spec.sync is not None
         self.names = names
-        self._rank, self._num_islands = process_group.rank, spec.sync.islands
+        self._rank, self._num_islands, self._site = process_group.rank, spec.sync.islands, site
         own = {name: trained[name] for name in names}
-        levels = gang_levels(process_group)
+        is_shared = site.num_ranks > 1
+        levels = [site.within, site.across] if is_shared else gang_levels(process_group)
         self._level_sizes = [level.num_ranks for level in levels]
-        self._sums = TreeExchange(levels, [LevelPlan.in_any_order(size) for size in self._level_sizes])
+        plans = [LevelPlan.in_any_order(size) for size in self._level_sizes]
+        # Ranks of a site have moved alike: each sends its part of that to the other sites.
+        self._copies = [LevelPlan.of_copies(site.num_ranks)] if is_shared else []
+        self._sums = TreeExchange(levels, [*self._copies, *plans[len(self._copies) :]])
         integers = spec.sync.integers
         self.integers = (
             None
             if integers is None
             else IntegerExchange(
                 integers,
-                collectives,
+                site.across,
                 self._sums,
                 islands=islands,
                 length=buffer_length(own.values(), process_group.world_size, integers.block),
@@ -238,8 +319,8 @@ class _Fragment:
         )
         self.tree = GradientTree(
             own,
-            collectives=collectives,
-            num_replicas=collectives.num_ranks,
+            collectives=Collectives(process_group),
+            num_replicas=process_group.world_size,
             exchange=self.integers or self._sums,
             bucket_elements=spec.bucket_bytes // 4,
             block_elements=1 if integers is None else integers.block,
@@ -253,7 +334,10 @@ class _Fragment:
             return
         self.tree.expect(islands)
         height = self._num_islands.bit_length() - 1
-        self._sums.follow(level_plans(self._level_sizes, self._rank, bounds, height=height))
+        sizes, rank = self._level_sizes, self._rank
+        if self._copies:
+            sizes, rank = sizes[1:], self._site.number
+        self._sums.follow([*self._copies, *level_plans(sizes, rank, bounds, height=height)])
 
     def move(self, islands: range, owners: Sequence[int], new_owners: Sequence[int]) -> None:
         """Let what whole numbers keep of an island go with it; all ranks call it."""

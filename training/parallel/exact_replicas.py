@@ -181,10 +181,15 @@ class ExactReplicas(UnshardedModel):
             return {}
         return {f"residual.{name}": self.island_piece(rows) for name, rows in tree.by_name(integers.residuals).items()}
 
+    @property
+    def _first_island(self) -> int:
+        """Of this rank's."""
+        return self.share.replicas(self._spec.islands or 1).start
+
     def island_piece(self, rows: Tensor) -> Piece:
         """Where rows (own islands, ...) lie in a table of all islands."""
         assert self._spec.islands is not None
-        first = self.share.replicas(self._spec.islands).start
+        first = self._first_island
         shape = (self._spec.islands, *rows.shape[1:])
         return Piece(local=rows, global_shape=shape, offsets=(first, *(0 for _ in rows.shape[1:])))
 

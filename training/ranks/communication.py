@@ -39,6 +39,8 @@ class Collectives:
         self._group, self._meter = group, process_group.traffic
         self._suffix = f"/{place}" if place else ""
         self.num_ranks = num_ranks or (process_group.world_size if group is None else group.size())
+        self.rank = 0 if self.num_ranks == 1 else process_group.rank if group is None else group.rank()
+        """This one's place among them."""
 
     def all_reduce(self, tensor: Tensor) -> dist.Work:
         """Sum of all ranks' tensors, in place; in an order of the backend's choice, which two ranks do not notice."""
@@ -256,7 +258,7 @@ class _Travelling:
         if self._rises and _is_scattered(self._levels, self._level):
             # Every rank adds the same operands in the same tree, each for its own part.
             plan, received = self._levels[self._level].plan, self._scratch[self._level].received
-            parts = received.view(sum(plan.rows_of_members), -1).unbind()
+            parts = received.view(plan.num_received, -1).unbind()
             for row, added in plan.additions:
                 parts[row].add_(parts[added])
             self._rows.append([parts[row] for row in plan.kept])
@@ -268,11 +270,15 @@ class _Travelling:
         self._issue()
 
     def arrive(self) -> None:
-        self._levels[self._level].ranks.wait(self._pending)
+        if self._pending is not None:
+            self._levels[self._level].ranks.wait(self._pending)
 
     def _issue(self) -> None:
         (ranks, plan), rows, scratch = self._levels[self._level], self._rows[self._level], self._scratch[self._level]
-        if not self._rises:
+        self._pending: dist.Work | None = None
+        if plan.are_copies and self._rises:
+            scratch.received.copy_(rows[-1].view(ranks.num_ranks, -1)[ranks.rank])
+        elif not self._rises:
             self._pending = ranks.all_gather(rows[-1], self._rows[self._level + 1][-1])
         elif not _is_scattered(self._levels, self._level):
             self._pending = ranks.all_reduce(rows[-1])
@@ -288,7 +294,7 @@ class _Travelling:
 def _is_scattered(levels: Sequence[_Level], level: int) -> bool:
     # a + b is b + a: the tree of two needs no order, and where nothing lies above it no parts.
     ranks, plan = levels[level]
-    return level + 1 < len(levels) or ranks.num_ranks > 2 or not plan.is_one_row_each
+    return level + 1 < len(levels) or ranks.num_ranks > 2 or not plan.is_one_row_each or plan.are_copies
 
 
 def _scratch(rows: Sequence[Tensor], levels: Sequence[_Level]) -> list[_Scratch]:
@@ -298,7 +304,7 @@ def _scratch(rows: Sequence[Tensor], levels: Sequence[_Level]) -> list[_Scratch]
         part = length // ranks.num_ranks
         is_scattered = _is_scattered(levels, level)
         packed = 0 if plan.is_one_row_each or not is_scattered else num_rows * length
-        received = sum(plan.rows_of_members) * part if is_scattered else 0
+        received = plan.num_received * part if is_scattered else 0
         scratch.append(_Scratch(rows[-1].new_empty(packed), rows[-1].new_empty(received)))
         num_rows, length = len(plan.kept), part
     return scratch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -25,6 +25,9 @@ PATIENCE_S = 3600.0
 another. Under a guard nobody waits so long: an attempt in which no rank says that it gets on is ended well before."""
 
 
+NewGroup = Callable[[list[int]], dist.ProcessGroup]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessGroup:
     """Who this rank is, and how ranks meet outside of steps: patiently, on the CPU."""
@@ -38,6 +41,14 @@ class ProcessGroup:
     """On which sums of gradients are made where a host has several ranks, innermost first; empty: on one."""
     traffic: TrafficMeter = field(default_factory=TrafficMeter, compare=False)
     """What the engine's collectives cost this rank."""
+    new_group: NewGroup = field(default=partial(dist.new_group, use_local_synchronization=True), compare=False)
+    """Makes a group of these ranks, which all of them call at once."""
+    _groups: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict, compare=False)
+
+    def group_of(self, ranks: Sequence[int]) -> dist.ProcessGroup:
+        """The group of these ranks, which all of them call at once; made once."""
+        made = self._groups.get(tuple(ranks))
+        return made or self._groups.setdefault(tuple(ranks), self.new_group(list(ranks)))
 
     @property
     def leads(self) -> bool:
@@ -128,7 +139,12 @@ def init_process_group(*, rank: int, world_size: int) -> Iterator[ProcessGroup]:
         new_group = partial(dist.new_group, backend=backend, timeout=timeout, use_local_synchronization=True)
         try:
             process_group = ProcessGroup(
-                rank=rank, world_size=world_size, device=device, meetings=meetings, traffic=TrafficMeter(device)
+                rank=rank,
+                world_size=world_size,
+                device=device,
+                meetings=meetings,
+                traffic=TrafficMeter(device),
+                new_group=new_group,
             )
             levels = make_levels(_agreed(level_sizes(os.environ, world_size), process_group), rank, new_group)
             yield replace(process_group, levels=levels)

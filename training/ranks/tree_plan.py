@@ -45,6 +45,8 @@ class LevelPlan(NamedTuple):
     """Rows to add to, and what to add to them, in this order."""
     kept: tuple[int, ...]
     """Rows that are left then."""
+    are_copies: bool = False
+    """Whether members have the same row: nothing is added up, and each takes its part of it further."""
 
     @classmethod
     def of(cls, members: Sequence[Sequence[Subtree]]) -> LevelPlan:
@@ -64,6 +66,16 @@ class LevelPlan(NamedTuple):
     def in_any_order(cls, num_members: int) -> LevelPlan:
         """Of one row each, whose sum does not depend on the order: whole numbers."""
         return cls((1,) * num_members, tuple((0, row) for row in range(1, num_members)), (0,))
+
+    @classmethod
+    def of_copies(cls, num_members: int) -> LevelPlan:
+        """Of one row that all members have."""
+        return cls((1,) * num_members, (), (0,), are_copies=True)
+
+    @property
+    def num_received(self) -> int:
+        """How many rows a member has its part of."""
+        return 1 if self.are_copies else sum(self.rows_of_members)
 
     @property
     def is_one_row_each(self) -> bool:

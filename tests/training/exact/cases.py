@@ -237,10 +237,26 @@ ISLANDS: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
     "islands-bf16": islands(shipped, "language-model", precision="bf16", optimizer=ADAMW),
     "islands-batch-ramp": islands(own, Sparse, (5,), 50, **GROWING),
 }
+SITES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
+    "sites": islands(shipped, "language-model", islands=2, global_batch_sequences=32),
+    "sites-late-int8-fragments": islands(
+        shipped,
+        "language-model",
+        islands=2,
+        global_batch_sequences=32,
+        every_steps=4,
+        fragments=2,
+        delay_steps=1,
+        movements="int8",
+    ),
+    "sites-one": islands(own, perceptron, (6,), islands=1, outer=OuterSpec(momentum=0.5), global_batch_sequences=32),
+}
+"""Of fewer islands than ranks."""
 
 CASES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
     **{name: partial(shipped, name) for name in SHIPPED},
     **ISLANDS,
+    **SITES,
     "islands-batch-norm": islands(own, Normalised, (3, 8, 8)),
     "bf16": partial(shipped, "language-model", precision="bf16"),
     "fp16": partial(own, perceptron, (6,), precision="fp16", loss_scale=TOO_LARGE, ema=AVERAGED),

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.training.exact.cases import ISLANDS
+from tests.training.exact.cases import ISLANDS, SITES
 from tests.training.exact.rounds import Found, changing_worlds, run
 
 NUM_STEPS = 9
@@ -24,6 +24,7 @@ def rounds(tmp_path_factory) -> dict[str, list[Found]]:
     draw = random.Random(SEED)
     ends = [0, *CUTS, NUM_STEPS]
     resumed = zip(changing_worlds(draw, (1, 2, 3, 4)), ends, ends[1:], strict=False)
+    of_sites = dict.fromkeys(SITES, (0, NUM_STEPS))
     everything = dict.fromkeys(ISLANDS, (0, NUM_STEPS))
     jobs: dict[str, Found] = {
         **{f"{size}": {"world_size": size, "cases": everything} for size in (1, 3, 4)},
@@ -31,6 +32,14 @@ def rounds(tmp_path_factory) -> dict[str, list[Found]]:
             "world_size": 4,
             "levels": {"host": 2, "hosts": 2},
             "cases": dict.fromkeys(ON_HOSTS, (0, NUM_STEPS)),
+        },
+        "sites 1": {"world_size": 1, "cases": of_sites},
+        "sites 2": {"world_size": 2, "cases": of_sites},
+        "sites 4": {"world_size": 4, "cases": of_sites, "speeds": {"0": [1, 1, 1, 1], "5": [3, 1, 1, 1]}},
+        "sites 6": {"world_size": 6, "cases": {"sites": (0, NUM_STEPS)}},
+        **{
+            f"sites resumed {index}": {"world_size": world, "chain": "sites", "cases": dict.fromkeys(SITES, span)}
+            for index, (world, span) in enumerate(((4, (0, 5)), (2, (5, 6)), (4, (6, NUM_STEPS))))
         },
         "moving": {"world_size": 2, "cases": dict.fromkeys(RESUMED, (0, NUM_STEPS)), "speeds": MOVING},
         "refused": {"world_size": 1, "cases": {"islands-batch-norm": (0, 1)}},
@@ -62,6 +71,31 @@ def test_a_run_resumed_between_rounds_on_other_numbers_of_ranks_ends_with_the_sa
     assert (last["digest"], last["scalars"]) == (alone["digest"], alone["scalars"]), f"seed {SEED}"
     losses = [loss for index in range(len(CUTS) + 1) for loss in rounds[f"resumed {index}"][0][case]["losses"]]
     assert losses == alone["losses"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("case", SITES)
+def test_ranks_that_share_an_island_add_up_within_it_and_change_no_bit(rounds, case):
+    alone = rounds["sites 1"][0][case]
+    assert "error" not in alone
+    for size in ("sites 2", "sites 4", "sites 6"):
+        for rank in rounds[size]:
+            if case in rank:
+                for what in ("digest", "losses", "norms", "scalars"):
+                    assert rank[case][what] == alone[what], f"{what} on {size}"
+    last = rounds["sites resumed 2"][0][case]
+    assert (last["digest"], last["scalars"]) == (alone["digest"], alone["scalars"])
+
+
+@pytest.mark.process
+def test_between_sites_travels_one_movement_a_site_and_within_them_gradients(rounds):
+    two, four = (rounds[f"sites {size}"][0]["sites"]["traffic"] for size in (2, 4))
+    sent = {kind: num_bytes for kind, (_, num_bytes, _) in four.items()}
+    across = sum(num_bytes for kind, num_bytes in sent.items() if kind.endswith("/islands"))
+    flat = sum(num_bytes for kind, (_, num_bytes, _) in two.items() if not kind.startswith("all_gather"))
+    # A rank of two sends its half of a site's movement.
+    assert across == pytest.approx(flat / 2, rel=0.05)
+    assert sum(num_bytes for kind, num_bytes in sent.items() if kind.endswith("/island")) > 2 * across
 
 
 @pytest.mark.process
