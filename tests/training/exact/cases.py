@@ -213,7 +213,7 @@ def islands(case: Callable[..., tuple[Any, TrainingSpec]], *arguments: Any, **sy
 
 ISLANDS: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
     "islands": islands(shipped, "language-model", global_batch_sequences=32),
-    "islands-seldom": islands(shipped, "language-model", every_steps=4, optimizer=ADAMW),
+    "islands-seldom": islands(own, perceptron, (6,), every_steps=4, optimizer=ADAMW),
     "islands-momentum": islands(
         shipped,
         "tabular-classifier",
@@ -222,9 +222,9 @@ ISLANDS: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
         every_steps=3,
     ),
     "islands-heavy-ball": islands(own, perceptron, (6,), outer=OuterSpec(lr=0.5, momentum=0.5), optimizer=ADAMW),
-    "islands-int8": islands(shipped, "language-model", movements="int8"),
-    "islands-fragments": islands(shipped, "language-model", every_steps=4, fragments=2),
-    "islands-late": islands(shipped, "language-model", every_steps=4, delay_steps=2),
+    "islands-int8": islands(own, perceptron, (6,), movements="int8"),
+    "islands-fragments": islands(own, perceptron, (6,), every_steps=4, fragments=2),
+    "islands-late": islands(own, perceptron, (6,), every_steps=4, delay_steps=2),
     "islands-late-int8-fragments": islands(
         shipped,
         "language-model",
@@ -234,14 +234,15 @@ ISLANDS: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
         movements="int8",
         outer=OuterSpec(lr=0.9, momentum=0.3),
     ),
-    "islands-bf16": islands(shipped, "language-model", precision="bf16", optimizer=ADAMW),
+    "islands-bf16": islands(own, perceptron, (6,), precision="bf16", optimizer=ADAMW),
     "islands-batch-ramp": islands(own, Sparse, (5,), 50, **GROWING),
 }
 SITES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
     "sites": islands(shipped, "language-model", islands=2, global_batch_sequences=32),
     "sites-late-int8-fragments": islands(
-        shipped,
-        "language-model",
+        own,
+        perceptron,
+        (6,),
         islands=2,
         global_batch_sequences=32,
         every_steps=4,
