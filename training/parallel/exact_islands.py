@@ -305,6 +305,7 @@ class _Fragment:
         self._copies = [LevelPlan.of_copies(site.num_ranks)] if is_shared else []
         self._sums = TreeExchange(levels, [*self._copies, *plans[len(self._copies) :]])
         integers = spec.sync.integers
+        together = 1 if integers is None else integers.elements_together(process_group.world_size)
         self.integers = (
             None
             if integers is None
@@ -313,7 +314,7 @@ class _Fragment:
                 site.across,
                 self._sums,
                 islands=islands,
-                length=buffer_length(own.values(), process_group.world_size, integers.block),
+                length=buffer_length(own.values(), process_group.world_size, together),
                 device=process_group.device,
             )
         )
@@ -323,7 +324,7 @@ class _Fragment:
             num_replicas=process_group.world_size,
             exchange=self.integers or self._sums,
             bucket_elements=spec.bucket_bytes // 4,
-            block_elements=1 if integers is None else integers.block,
+            block_elements=together,
         )
 
     def share_out(self, islands: range, bounds: Sequence[int]) -> None:
