@@ -262,15 +262,11 @@ class _Site(NamedTuple):
         number, place = divmod(rank, of_island)
         within = process_group.group_of(range(number * of_island, (number + 1) * of_island))
         if islands == 1:
-            return cls(
-                number, Collectives(process_group, within, place="island"), Collectives(process_group, num_ranks=1)
-            )
-        across = process_group.group_of(range(place, process_group.world_size, of_island))
-        return cls(
-            number,
-            Collectives(process_group, within, place="island"),
-            Collectives(process_group, across, place="islands"),
-        )
+            across = Collectives(process_group, num_ranks=1)
+        else:
+            of_parts = process_group.group_of(range(place, process_group.world_size, of_island))
+            across = Collectives(process_group, of_parts, place="islands")
+        return cls(number, Collectives(process_group, within, place="island"), across)
 
     @property
     def num_ranks(self) -> int:
