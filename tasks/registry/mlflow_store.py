@@ -30,7 +30,7 @@ from headway.data_contracts.tables.sqlite_files import plain_database
 from headway.data_contracts.types.report_text import moment
 from headway.tasks.core import identity
 from headway.tasks.registry.file_lock import holding
-from headway.tasks.registry.mlflow_tables import TRIGGERS, StoredVersion, mlflow_tables
+from headway.tasks.tracking.mlflow_tables import TRIGGERS, StoredVersion, mlflow_tables
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -27,7 +27,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.context import RunContext
 from headway.tasks.registry import mlflow_store, model_refs
 from headway.tasks.registry.file_lock import holding
-from headway.tasks.registry.mlflow_tables import MlflowTables, StoredVersion, mlflow_tables
+from headway.tasks.tracking.mlflow_tables import MlflowTables, StoredVersion, mlflow_tables
 from headway.tasks.registry.model_export import name_in_model
 
 if TYPE_CHECKING:
