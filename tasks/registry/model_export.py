@@ -156,4 +156,3 @@ def _rows_of(exported: Path) -> tuple[dict[str, Any], tuple[str, ...]] | None:
 def _moment(unix_us: int, *, is_zoned: bool) -> str:
     moment = datetime.fromtimestamp(unix_us / 1e6, UTC)
     return (moment if is_zoned else moment.replace(tzinfo=None)).isoformat()
-
