@@ -7,6 +7,8 @@ import math
 import re
 import shutil
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +34,20 @@ UNKNOWN_SETTING = "MLFLOW_SQLALCHEMYSTORE_POOL_RECYCLE"
 STEP = {"event": "step", "loss": 2.0, "lr": 0.1, "tokens": 4, "duration_s": 1.0, "unix_s": 1.8e9}
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+\+00:00")
 DRAWN = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
+WITHOUT_MLFLOW = """
+import sys
+from headway.data_contracts.store.documents import RunSpec
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.registry import mlflow_store
+from headway.tasks.registry.track import SeriesShipper
+from headway.tasks.registry.model_export import save_model
+
+workspace = Workspace(sys.argv[1])
+run = RunSpec.from_bytes(sys.stdin.buffer.read(), where="")
+with SeriesShipper(workspace, mlflow_store.default_tracking_uri(workspace), "tiny", run) as shipper:
+    shipper.add({"event": "step", "step": 1, "loss": 2.0, "tokens": 1, "duration_s": 1.0, "unix_s": 0.0})
+assert not {"mlflow", "sqlalchemy", "alembic", "pandas"} & sys.modules.keys()
+"""
 METRICS = [
     ("train/x", 1.0, 1000, 1),
     ("train/x", 3.0, 1000, 1),  # the greater of one moment
@@ -264,3 +280,12 @@ def test_a_database_that_another_holds_for_too_long_is_an_error_to_retry(
             mlflow_store.find_or_create_run(client, workspace, "tiny", run_of(1))
         assert caught.value.retryable
     assert mlflow_store.find_or_create_run(client, workspace, "tiny", run_of(1)).info.status == "RUNNING"
+
+
+@pytest.mark.process
+def test_none_of_it_imports_mlflow(workspace: Workspace, database: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_MLFLOW, workspace.uri], input=run_of(1).to_bytes(), capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert "'train/loss'" in str(rows(database)["metrics"]) and "FINISHED" in str(rows(database)["runs"])
