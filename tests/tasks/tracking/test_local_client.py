@@ -146,6 +146,7 @@ def client(database: Path) -> Iterator[LocalClient]:
         yield made
 
 
+@pytest.mark.process  # for what it takes of the processor
 def test_what_a_retrain_leaves_is_to_the_row_what_mlflow_leaves(
     context: RunContext, database: Path, register: Register, monkeypatch: pytest.MonkeyPatch
 ) -> None:
