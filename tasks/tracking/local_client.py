@@ -28,8 +28,8 @@ from headway.tasks.tracking.mlflow_tables import DELETED, REVISION, TRIGGERS, WO
 from headway.tasks.tracking.records import (
     DatasetInput,
     Experiment,
+    MadeVersion,
     Metric,
-    ModelVersion,
     Param,
     Run,
     RunData,
@@ -273,7 +273,7 @@ class LocalClient:
 
     def create_model_version(
         self, name: str, *, source: str, run_id: str, tags: Mapping[str, str] | None = None
-    ) -> ModelVersion:
+    ) -> MadeVersion:
         now, key = _now_ms(), (WORKSPACE, name)
         with self._transaction() as database:
             database.execute(
@@ -294,16 +294,16 @@ class LocalClient:
                     "insert into model_version_tags (workspace, name, version, key, value) values (?, ?, ?, ?, ?)",
                     (*key, version, tag, value),
                 )
-        return ModelVersion(str(version))
+        return MadeVersion(str(version))
 
-    def versions_with_tag(self, name: str, key: str, value: str) -> list[ModelVersion]:
+    def versions_with_tag(self, name: str, key: str, value: str) -> list[MadeVersion]:
         """None that was deleted."""
         rows = self._database.execute(
             "select version from model_versions join model_version_tags as tags using (workspace, name, version)"
             " where workspace = ? and name = ? and key = ? and value = ? and current_stage <> ?",
             (WORKSPACE, name, key, value, DELETED),
         )
-        return [ModelVersion(str(version)) for (version,) in rows.fetchall()]
+        return [MadeVersion(str(version)) for (version,) in rows.fetchall()]
 
     def update_model_version(self, name: str, version: str, *, description: str) -> None:
         with self._transaction() as database:

@@ -29,15 +29,19 @@ class InputTag(NamedTuple):
     value: str
 
 
-class Dataset(NamedTuple):
+class LoggedDataset(NamedTuple):
     name: str
     digest: str
     source_type: str
     source: str
 
 
+Dataset = LoggedDataset
+"""By MLflow's name of it."""
+
+
 class DatasetInput(NamedTuple):
-    dataset: Dataset
+    dataset: LoggedDataset
     tags: list[InputTag]
 
 
@@ -64,5 +68,5 @@ class Experiment(NamedTuple):
     experiment_id: str
 
 
-class ModelVersion(NamedTuple):
+class MadeVersion(NamedTuple):
     version: str
