@@ -214,7 +214,7 @@ def _decoded(head: bytes, given: str, place: str) -> tuple[str, str]:
     if given:
         try:
             return given, _text(head, given)
-        except UnicodeDecodeError:
+        except UnicodeError:  # not of its subclass for decoding alone: UTF-16 without its mark raises the other
             raise DataError(
                 f"its first lines are not written in {given}.",
                 where=place,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import errno
 import functools
 import io
 import logging
@@ -32,6 +33,7 @@ from headway.data_contracts.store.errors import (
 from headway.data_contracts.store.full_disk import ADVICE, is_out_of_space
 from headway.data_contracts.store.places import as_unusable
 from headway.data_contracts.store.published_files import opened
+from headway.data_contracts.types.report_text import count
 from headway.flows.cli.alerts import app as alerts_app
 from headway.flows.cli.ci import ci
 from headway.flows.cli.contract import app as contract_app
@@ -263,6 +265,12 @@ def _unexpected(error: BaseException) -> int:
         what = f"no space left for its output or for what it writes ({error})."
         print_lines(f"headway: {EnvironmentProblem(what, advice=ADVICE)}", sys.stderr)
         return EnvironmentProblem.exit_code
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        # No name that Headway makes is so long, so it is one that a person gave, at any of a hundred places.
+        name = os.fsdecode(error.filename or "")
+        problem = ConfigError("the name is too long for a file.", where=f"{name[:60]}..., {count(len(name), 'character')}")
+        print_lines(f"headway: {problem}", sys.stderr)
+        return problem.exit_code
     if isinstance(error, ImportError | SyntaxError):
         try:
             # A module that cannot be imported mostly means a damaged installation, and that has a remedy.
