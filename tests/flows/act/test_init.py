@@ -711,6 +711,7 @@ def test_row_numbers_that_pandas_wrote_under_no_name_are_passed_over_and_it_is_s
         (["x" * 300], "the name is too long for a file"),
         (["a.csv", "--out", f"{'x' * 300}.contract.yaml"], "the name is too long for a file"),
         (["a.csv", "--out", "s3://bucket/a.contract.yaml"], "is a URI"),
+        (["a.csv", "--skip-rows", f"{10**20}"], "is more than 2,147,483,647 lines"),
         ([""], "the name is empty"),
     ],
 )
