@@ -31,7 +31,7 @@ from tests.cluster.slurm import SlurmCluster, slurm_cluster
 from tests.cluster.toys import TOY_PATH
 from tests.known_processes import command_of, known_processes
 from tests.waiting import DEADLINE_S, wait_until
-from tests.warm_programs import Program
+from tests.warm_programs import Program, forked_helpers
 
 QUICK: dict[str, Any] = {"backoff_s": 0.0, "peer_grace_s": 1.0, "lost_grace_s": 3.0}
 """Ways of being launched that wait for nothing that is not tested."""
@@ -40,6 +40,13 @@ PATIENT: dict[str, Any] = {
     "preflight": {"min_bytes_per_s": 0, "max_latency_s": DEADLINE_S, "max_resolve_s": 0.99 * PATIENCE_S},
 }
 """And take no machine that is busy with other things for a broken one."""
+
+
+@pytest.fixture(autouse=True)
+def helpers_are_forks() -> Iterator[None]:
+    """What this machine's own part of a run starts of Headway's; how it starts is asked in its own rooms."""
+    with forked_helpers():
+        yield
 
 
 @dataclass
