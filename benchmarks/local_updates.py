@@ -71,9 +71,11 @@ def figures(rate: str, taken: Mapping[str, Sequence[Taken]]) -> list[Figure]:
         return statistics.median(what(own) / (to or what)(its) for own, its in pairs)
 
     step_s = statistics.median(each.wall_s for each in taken[EVERY_STEP]) / EVERY_STEPS
+    cpu_s = statistics.median(each.cpu_s for each in taken[EVERY_STEP]) / EVERY_STEPS
     sent = statistics.median(each.left_host_bytes for each in taken[EVERY_STEP]) / EVERY_STEPS
     made = [
         Figure(name=f"{EVERY_STEP}, {rate}: a step", value=step_s, unit="s"),
+        Figure(name=f"{EVERY_STEP}, {rate}: processor time of a step", value=cpu_s, unit="s"),
         Figure(name=f"{EVERY_STEP}, {rate}: bytes that leave a host", value=sent / 1e6, unit="MB"),
         Figure(
             name=f"a step without a link, {rate}",
@@ -88,6 +90,9 @@ def figures(rate: str, taken: Mapping[str, Sequence[Taken]]) -> list[Figure]:
         sent_ratio = ratio(way, lambda each: each.left_host_bytes)
         made += [
             Figure(name=f"{way}, {rate}: time", value=ratio(way, lambda each: each.wall_s), ratio_to=EVERY_STEP),
+            Figure(
+                name=f"{way}, {rate}: processor time", value=ratio(way, lambda each: each.cpu_s), ratio_to=EVERY_STEP
+            ),
             Figure(name=f"{way}, {rate}: bytes that leave a host", value=sent_ratio, ratio_to=EVERY_STEP, target=bound),
         ]
         if way not in MEETS_AS:

@@ -28,7 +28,7 @@ from headway.training.ranks.distributed import ProcessGroup, enable_determinism,
 from headway.training.recipes.load import load_recipe
 
 MODEL = MODELS["1 M"]
-NUM_REPLICAS, MICRO_BATCH = 4, 4
+NUM_REPLICAS, MICRO_BATCH = 4, 2
 EVERY_STEPS, DELAY_STEPS = 10, 5
 EVERY_STEP, EVERY_STEP_INT8, APART = "every step, fp32", "every step, int8", f"H {EVERY_STEPS}, fp32"
 APART_INT8, LATE = f"H {EVERY_STEPS}, int8", f"H {EVERY_STEPS}, fp32, {DELAY_STEPS} steps late"
@@ -47,6 +47,8 @@ class Taken(Frozen):
 
     wall_s: float
     """From a barrier until the last rank has taken them."""
+    cpu_s: float
+    """Of this rank's processor."""
     left_host_bytes: int
     """What the first rank's host sent to others; everything but loopback."""
     calls: dict[str, int]
@@ -122,17 +124,18 @@ def taken(learner: Iterator[bool], process_group: ProcessGroup) -> Taken:
     process_group.barrier()
     process_group.traffic.take()
     apart_s: list[float] = []
-    before, started_s = sent_bytes(), time.perf_counter()
+    before, started_s, cpu_started_s = sent_bytes(), time.perf_counter(), time.process_time()
     for _ in range(EVERY_STEPS):
         step_started_s = time.perf_counter()
         if not next(learner):
             apart_s.append(time.perf_counter() - step_started_s)
-    own_s = time.perf_counter() - started_s
+    own_s, cpu_s = time.perf_counter() - started_s, time.process_time() - cpu_started_s
     calls = {kind: each.num_calls for kind, each in process_group.traffic.take().items()}
     last_s = float(process_group.gather(torch.tensor([[own_s]], dtype=torch.float64)).max())
     process_group.barrier()  # what the other host sent is on its way, too
     return Taken(
         wall_s=last_s,
+        cpu_s=cpu_s,
         left_host_bytes=sent_bytes() - before,
         calls=calls,
         apart_s=statistics.median(apart_s) if apart_s else None,
