@@ -29,11 +29,20 @@ from headway.training.recipes.load import load_recipe
 
 SHAPE = TokenShape(vocab_size=256, context_tokens=64)
 MODEL: dict[str, Any] = {"width": 96, "depth": 2, "heads": 4, "hidden": 256, "tied_embeddings": True}
-MICRO_BATCH, NUM_REPLICAS = 4, 16
+MICRO_BATCH, BATCH, SMALL_BATCH = 4, 64, 16
 HELD_OUT_ROWS = 512
-BASE, MUON = "fp32", "Muon"
+MUON = OptimizerSpec(weight_decay=0.1)
 DILOCO = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
 MILD = {"momentum": 0.5}
+
+
+def apart(every_steps: int, *, start_after_steps: int = 50, rows: int = SMALL_BATCH, **others: Any) -> dict[str, Any]:
+    """Four islands, of rows of the batch."""
+    sync = {"every_steps": every_steps, "start_after_steps": start_after_steps, **others}
+    return {"global_batch_sequences": rows, "sync": sync}
+
+
+BASE, SMALL, SMALL_MUON = "fp32", "16 rows, fp32", "16 rows, Muon"
 WAYS: dict[str, Mapping[str, Any]] = {
     BASE: {},
     "bf16": {"gradient_compression": "bf16"},
@@ -42,34 +51,35 @@ WAYS: dict[str, Mapping[str, Any]] = {
     "int8, 4 islands, no feedback": {"gradient_compression": {"kind": "int8", "feedback": False}},
     "int8, 16 islands": {"gradient_compression": {"kind": "int8", "islands": 16}},
     "int8, 16 islands, no feedback": {"gradient_compression": {"kind": "int8", "islands": 16, "feedback": False}},
-    "H 5 after 50": {"sync": {"every_steps": 5, "start_after_steps": 50}},
-    "H 10 after 50": {"sync": {"every_steps": 10, "start_after_steps": 50}},
-    "H 10 after 50, int8": {"sync": {"every_steps": 10, "start_after_steps": 50, "movements": "int8"}},
-    "H 20 after 50": {"sync": {"every_steps": 20, "start_after_steps": 50}},
-    "H 40 after 50": {"sync": {"every_steps": 40, "start_after_steps": 50}},
-    "H 10": {"sync": {"every_steps": 10}},
-    "H 10 after 50, outer 1, 0.5": {"sync": {"every_steps": 10, "start_after_steps": 50, "outer": MILD}},
-    "H 10 after 50, outer 0.7, 0.9 Nesterov": {"sync": {"every_steps": 10, "start_after_steps": 50, "outer": DILOCO}},
-    "H 40 after 50, outer 1, 0.5": {"sync": {"every_steps": 40, "start_after_steps": 50, "outer": MILD}},
-    "H 40 after 50, outer 0.7, 0.9 Nesterov": {"sync": {"every_steps": 40, "start_after_steps": 50, "outer": DILOCO}},
-    "H 20 after 50, 4 fragments, 2 steps late": {
-        "sync": {"every_steps": 20, "start_after_steps": 50, "fragments": 4, "delay_steps": 2}
-    },
-    MUON: {"optimizer": OptimizerSpec(weight_decay=0.1)},
-    "Muon, H 10 after 50": {
-        "optimizer": OptimizerSpec(weight_decay=0.1),
-        "sync": {"every_steps": 10, "start_after_steps": 50},
-    },
+    "H 10 after 50": apart(10, rows=BATCH),
+    "H 10 after 50, int8": apart(10, rows=BATCH, movements="int8"),
+    "H 10 after 50, outer 1, 0.5": apart(10, rows=BATCH, outer=MILD),
+    SMALL: {"global_batch_sequences": SMALL_BATCH},
+    "16 rows, H 5 after 50": apart(5),
+    "16 rows, H 10 after 50": apart(10),
+    "16 rows, H 10 after 50, int8": apart(10, movements="int8"),
+    "16 rows, H 20 after 50": apart(20),
+    "16 rows, H 40 after 50": apart(40),
+    "16 rows, H 10": apart(10, start_after_steps=0),
+    "16 rows, H 10 after 50, outer 1, 0.5": apart(10, outer=MILD),
+    "16 rows, H 10 after 50, outer 0.7, 0.9 Nesterov": apart(10, outer=DILOCO),
+    "16 rows, H 40 after 50, outer 1, 0.5": apart(40, outer=MILD),
+    "16 rows, H 40 after 50, outer 0.7, 0.9 Nesterov": apart(40, outer=DILOCO),
+    "16 rows, H 20 after 50, 4 fragments, 2 steps late": apart(20, fragments=4, delay_steps=2),
+    SMALL_MUON: {"global_batch_sequences": SMALL_BATCH, "optimizer": MUON},
+    "16 rows, Muon, H 10 after 50": {"optimizer": MUON, **apart(10)},
 }
-"""By name, how the specification differs from `fp32`'s; H: steps that islands train apart."""
+"""By name, how the specification differs from `fp32`'s, of 64 rows. H: steps that islands train apart."""
 RATIOS = {
-    **{way: (BASE, "") for way in WAYS if way not in (BASE, MUON)},
+    **{way: (SMALL if way.startswith("16 rows") else BASE, "") for way in WAYS if way not in (BASE, SMALL, SMALL_MUON)},
     "int8, 4 islands": (BASE, "<= 1.005"),
     "int8, 16 islands": (BASE, "<= 1.01"),
     "int32": (BASE, "<= 1.005"),
     "H 10 after 50": (BASE, "<= 1.04"),
     "H 10 after 50, int8": ("H 10 after 50", "<= 1.001"),
-    "Muon, H 10 after 50": (MUON, ""),
+    "16 rows, H 10 after 50": (SMALL, "<= 1.04"),
+    "16 rows, H 10 after 50, int8": ("16 rows, H 10 after 50", "<= 1.001"),
+    "16 rows, Muon, H 10 after 50": (SMALL_MUON, ""),
 }
 """Of each way, whose loss it is divided by, and the target."""
 
@@ -121,7 +131,7 @@ def trained(rows: Tensor, changes: Mapping[str, Any], *, steps: int, seed: int) 
         "optimizer": OptimizerSpec(kind="adamw", lr=3e-3, weight_decay=0.1),
         "schedule": ScheduleSpec(warmup_steps=10),
         "max_steps": steps,
-        "global_batch_sequences": MICRO_BATCH * NUM_REPLICAS,
+        "global_batch_sequences": BATCH,
         "micro_batch_sequences": MICRO_BATCH,
         "seed": seed,
     }
@@ -151,7 +161,8 @@ def take_round(learner: IslandLearner, micro_batches: Callable[[], list[dict[str
     end = learner.round_end(done, lambda _done: False)
     learner.begin_round(done)
     for step in range(done, end):
-        learner.train_apart(step, micro_batches(), NUM_REPLICAS)
+        given = micro_batches()
+        learner.train_apart(step, given, len(given))
     learner.meet(stop=False, save=False)
     learner.move_together(end)
     return end
