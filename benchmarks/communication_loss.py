@@ -54,6 +54,15 @@ WAYS: dict[str, Mapping[str, Any]] = {
     "H 10 after 50": apart(10, rows=BATCH),
     "H 10 after 50, int8": apart(10, rows=BATCH, movements="int8"),
     "H 10 after 50, outer 1, 0.5": apart(10, rows=BATCH, outer=MILD),
+    "16 rows, int4, 4 islands": {
+        "global_batch_sequences": SMALL_BATCH,
+        "gradient_compression": {"kind": "int4"},
+    },
+    "16 rows, int4, 2 islands": {
+        "global_batch_sequences": SMALL_BATCH,
+        "gradient_compression": {"kind": "int4", "islands": 2},
+    },
+    "16 rows, H 10 after 50, int4": apart(10, movements="int4"),
     SMALL: {"global_batch_sequences": SMALL_BATCH},
     "16 rows, H 5 after 50": apart(5),
     "16 rows, H 10 after 50": apart(10),
