@@ -1,6 +1,6 @@
 """What a training step costs with everything on, against a hand-written loop on the same batches.
 
-    python -m benchmarks.step [--json] [--rounds 24] [--steps 2] [--save-steps 50] [--save-rounds 3]
+    python -m benchmarks.step [--small] [--json] [--rounds 24] [--steps 2] [--save-steps 50] [--save-rounds 3]
 
 Everything: loader, guards with the spike detector, telemetry, ledger, stop conditions; in the second figure checkpoints
 too. The bare loop has its batches in memory beforehand and does what anybody would write: forward, backward, clip,
@@ -53,16 +53,20 @@ from headway.training.recipes.protocol import Recipe
 VOCABULARY, CONTEXT = 2000, 128
 ROWS = Task("tokens", (PayloadColumn(name="tokens", dtype="uint16", shape=(CONTEXT + 1,)),), 32_768, 8, 1024, 16_384)
 CPU_MODEL = {"width": 128, "depth": 4, "heads": 4, "hidden": 352}
+SMALL_MODEL = {"width": 64, "depth": 2, "heads": 2, "hidden": 160}
+SMALL_ROWS = 4
+"""A step of about 15 ms on a core: what a step costs beside its arithmetic shows."""
 CUDA_MODEL = {"width": 1024, "depth": 12, "heads": 16, "hidden": 2816}
 MAX_STEPS = 1 << 20
 Contender = Callable[[int], None]
 """Trains so many steps, going on where it stopped."""
 
 
-def spec_for(device: torch.device) -> TrainingSpec:
+def spec_for(device: torch.device, *, is_small: bool = False) -> TrainingSpec:
     on_cuda = device.type == "cuda"
-    return TrainingSpec(
-        recipe=RecipeSpec(model=CUDA_MODEL if on_cuda else CPU_MODEL),
+    small = {"global_batch_sequences": SMALL_ROWS, "micro_batch_sequences": SMALL_ROWS // 2} if is_small else {}
+    spec = TrainingSpec(
+        recipe=RecipeSpec(model=SMALL_MODEL if is_small else CUDA_MODEL if on_cuda else CPU_MODEL),
         optimizer=OptimizerSpec(kind="adamw", lr=1e-3),
         guards=GuardSpec(spike=SpikePolicy(action="skip", budget=1000)),
         max_steps=MAX_STEPS,
@@ -70,6 +74,7 @@ def spec_for(device: torch.device) -> TrainingSpec:
         micro_batch_sequences=64 if on_cuda else 4,
         precision="bf16" if on_cuda else "fp32",
     )
+    return spec.model_copy(update=small)
 
 
 class Bare:
@@ -215,10 +220,10 @@ def turn_about(bare: Contender, ours: Contender, num_steps: int, rounds: int, de
     return took
 
 
-def measure(rounds: int, steps: int, save_rounds: int, save_steps: int) -> list[Figure]:
+def measure(rounds: int, steps: int, save_rounds: int, save_steps: int, *, is_small: bool = False) -> list[Figure]:
     device = choose_device()
     process_group = ProcessGroup(rank=0, world_size=1, device=device)
-    spec = spec_for(device)
+    spec = spec_for(device, is_small=is_small)
     enable_determinism(spec.num_threads)
     recipe = load_recipe("language-model", spec.recipe.model, TokenShape(vocab_size=VOCABULARY, context_tokens=CONTEXT))
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
@@ -237,13 +242,15 @@ def measure(rounds: int, steps: int, save_rounds: int, save_steps: int) -> list[
         saved = turn_about(bare, saving, save_steps, save_rounds, device)
     bare_s, plain_s = (statistics.median(each.wall_s for each in times) for times in took)
     tokens = spec.global_batch_sequences * CONTEXT
+    # Of small steps fifty are less than a second, in which nobody saves.
+    target, of_saves = ("<= 1.05", "") if is_small else ("<= 1.02", "<= 1.05")
     with_saves = f"step, a checkpoint every {save_steps}"
     figures = [
         Figure(name="bare step", value=1000 * bare_s, unit="ms"),
         Figure(name="step with everything on", value=1000 * plain_s, unit="ms"),
-        Figure(name="step, no saves", value=took.wall_ratio(), ratio_to="bare loop", target="<= 1.02"),
+        Figure(name="step, no saves", value=took.wall_ratio(), ratio_to="bare loop", target=target),
         Figure(name="step, no saves: CPU seconds", value=took.cpu_ratio(), ratio_to="bare loop"),
-        Figure(name=with_saves, value=saved.wall_ratio(), ratio_to="bare loop", target="<= 1.05"),
+        Figure(name=with_saves, value=saved.wall_ratio(), ratio_to="bare loop", target=of_saves),
         Figure(name=f"{with_saves}: CPU seconds", value=saved.cpu_ratio(), ratio_to="bare loop"),
         Figure(name="tokens a second", value=tokens / plain_s, unit="tokens/s"),
     ]
@@ -261,9 +268,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--save-rounds", type=int, default=3)
     parser.add_argument("--save-steps", type=int, default=50)
+    parser.add_argument("--small", action="store_true", help="a step of about 15 ms")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    figures = measure(arguments.rounds, arguments.steps, arguments.save_rounds, arguments.save_steps)
+    figures = measure(
+        arguments.rounds, arguments.steps, arguments.save_rounds, arguments.save_steps, is_small=arguments.small
+    )
     show(figures, title="Training step", as_json=arguments.json, libraries=("torch",))
 
 

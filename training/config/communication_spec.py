@@ -5,6 +5,7 @@ Costs no torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal, Self
 
@@ -13,8 +14,8 @@ from pydantic import Field, model_validator
 from headway.data_contracts.store.documents import Frozen
 from headway.training.config.parallel import is_power_of_two
 
-LARGEST_SUM = {"int8": 127, "int32": 1 << 24}
-"""Of all islands; beyond 2^24 fp32 does not hold every whole number."""
+LARGEST_SUM = {"int4": 7, "int8": 127, "int32": 1 << 24}
+"""Of all islands: of `int4`, so that two numbers fit into a byte; beyond 2^24 fp32 does not hold every whole number."""
 MAX_ISLANDS = 64
 OUTER_MOMENTUM = "outer_momentum"
 """The outer update's moment in checkpoints: `optimizer.outer_momentum.<name>`."""
@@ -26,8 +27,9 @@ class IntegerCompressionSpec(Frozen):
     Whole numbers add up to the same sum in any order, and so on any number of ranks.
     """
 
-    kind: Literal["int8", "int32"] = Field(
-        description="`int8`: a quarter of the bytes of fp32. `int32`: as many, and next to no rounding."
+    kind: Literal["int4", "int8", "int32"] = Field(
+        description="`int4`: an eighth of the bytes of fp32, with 4 islands three values. `int8`: a quarter. `int32`: "
+        "as many, and next to no rounding."
     )
     islands: int = Field(
         default=4,
@@ -46,6 +48,8 @@ class IntegerCompressionSpec(Frozen):
     @model_validator(mode="after")
     def _are_powers_of_two(self) -> Self:
         _require_islands(self.islands)
+        if not self.levels:
+            raise ValueError(f"{self.kind} has room for {LARGEST_SUM[self.kind]} islands at most, given {self.islands}")
         if not is_power_of_two(self.block) or not 32 <= self.block <= 65_536:
             raise ValueError(f"block: {self.block} is no power of two from 32 to 65,536")
         return self
@@ -54,6 +58,15 @@ class IntegerCompressionSpec(Frozen):
     def levels(self) -> int:
         """The largest number that an island may say, so that the sum of all fits."""
         return LARGEST_SUM[self.kind] // self.islands
+
+    @property
+    def numbers_a_word(self) -> int:
+        """How many travel in one."""
+        return 2 if self.kind == "int4" else 1
+
+    def elements_together(self, num_ranks: int) -> int:
+        """Of how many a bucket is made up, so that blocks are whole and ranks can each add up an equal part."""
+        return math.lcm(self.block, self.numbers_a_word * num_ranks)
 
 
 class OuterSpec(Frozen):
@@ -89,10 +102,10 @@ class SyncSpec(Frozen):
         default=0, ge=0, strict=True, description="Steps at first in which gradients are summed as usual (post-local)."
     )
     outer: OuterSpec = Field(OuterSpec(), description="How the mean movement moves the weights that islands share.")
-    movements: Literal["fp32", "int8"] = Field(
+    movements: Literal["fp32", "int8", "int4"] = Field(
         default="fp32",
-        description="What movements travel in. `int8`: a quarter of the bytes, and what rounding took off is added to "
-        "an island's next movement.",
+        description="What movements travel in. `int8`: a quarter of the bytes, `int4`: an eighth; what rounding took "
+        "off is added to an island's next movement.",
     )
     fragments: int = Field(
         default=1,
@@ -111,6 +124,7 @@ class SyncSpec(Frozen):
     @model_validator(mode="after")
     def _fit_each_other(self) -> Self:
         _require_islands(self.islands)
+        _ = self.integers  # refuses more islands than there is room for
         if self.every_steps % self.fragments:
             raise ValueError(f"every_steps {self.every_steps} is no multiple of fragments {self.fragments}")
         if self.delay_steps >= self.period_steps:

@@ -132,7 +132,7 @@ class TrainingSpec(Frozen):
     @field_validator("gradient_compression", mode="before")
     @classmethod
     def _whole_numbers_are_a_mapping(cls, value: Any) -> Any:
-        if value in ("int8", "int32"):
+        if value in ("int4", "int8", "int32"):
             raise ValueError(f"whole numbers are said by a mapping: {{kind: {value}}}")
         if not isinstance(value, str | Mapping | IntegerCompressionSpec):
             raise ValueError("must be none, bf16, fp16, or a mapping such as {kind: int8}")

@@ -265,15 +265,11 @@ class _Site(NamedTuple):
         number, place = divmod(rank, of_island)
         within = process_group.group_of(range(number * of_island, (number + 1) * of_island))
         if islands == 1:
-            return cls(
-                number, Collectives(process_group, within, place="island"), Collectives(process_group, num_ranks=1)
-            )
-        across = process_group.group_of(range(place, process_group.world_size, of_island))
-        return cls(
-            number,
-            Collectives(process_group, within, place="island"),
-            Collectives(process_group, across, place="islands"),
-        )
+            across = Collectives(process_group, num_ranks=1)
+        else:
+            of_parts = process_group.group_of(range(place, process_group.world_size, of_island))
+            across = Collectives(process_group, of_parts, place="islands")
+        return cls(number, Collectives(process_group, within, place="island"), across)
 
     @property
     def num_ranks(self) -> int:
@@ -308,6 +304,7 @@ class _Fragment:
         self._copies = [LevelPlan.of_copies(site.num_ranks)] if is_shared else []
         self._sums = TreeExchange(levels, [*self._copies, *plans[len(self._copies) :]])
         integers = spec.sync.integers
+        together = 1 if integers is None else integers.elements_together(process_group.world_size)
         self.integers = (
             None
             if integers is None
@@ -316,7 +313,7 @@ class _Fragment:
                 site.across,
                 self._sums,
                 islands=islands,
-                length=buffer_length(own.values(), process_group.world_size, integers.block),
+                length=buffer_length(own.values(), process_group.world_size, together),
                 device=process_group.device,
             )
         )
@@ -326,7 +323,7 @@ class _Fragment:
             num_replicas=process_group.world_size,
             exchange=self.integers or self._sums,
             bucket_elements=spec.bucket_bytes // 4,
-            block_elements=1 if integers is None else integers.block,
+            block_elements=together,
         )
 
     def share_out(self, islands: range, bounds: Sequence[int]) -> None:

@@ -73,6 +73,7 @@ class ExactReplicas(UnshardedModel):
         # Of whole numbers any order is the tree's.
         self._sums = TreeExchange(levels, [LevelPlan.in_any_order(size) for size in self._level_sizes])
         self._bounds: tuple[int, ...] = ()
+        self._together = 1 if spec.integers is None else spec.integers.elements_together(process_group.world_size)
         self._integers = None if spec.integers is None else self._integer_exchange(spec.integers)
         self._gradients = GradientTree(
             self._trained,
@@ -80,7 +81,7 @@ class ExactReplicas(UnshardedModel):
             num_replicas=spec.num_replicas,
             exchange=self._integers or self._sums,
             bucket_elements=spec.bucket_bytes // 4,
-            block_elements=1 if spec.integers is None else spec.integers.block,
+            block_elements=self._together,
             node_dtype=DTYPES[spec.rounding],
         )
         self._squares = RowSquares(shapes_of(self._trained), process_group.device)
@@ -95,7 +96,7 @@ class ExactReplicas(UnshardedModel):
             self._collectives,
             self._sums,
             islands=self._islands(integers),
-            length=buffer_length(self._trained.values(), self._process_group.world_size, integers.block),
+            length=buffer_length(self._trained.values(), self._process_group.world_size, self._together),
             device=self._process_group.device,
         )
 

@@ -19,7 +19,9 @@ from torch import Tensor
 from headway.training.config.communication_spec import IntegerCompressionSpec
 from headway.training.ranks.communication import Collectives, Exchange
 
-TYPES = {"int8": torch.int8, "int32": torch.int32}
+TYPES = {"int4": torch.int8, "int8": torch.int8, "int32": torch.int32}
+NEXT = 16
+"""What the second of two small numbers in a byte is multiplied by: sums of both add up in one addition."""
 SMALLEST_EXPONENT = -100
 """Of a scale, which has to have an inverse in fp32. What is smaller is kept for later, or lost without feedback."""
 
@@ -60,7 +62,8 @@ class IntegerExchange:
         shape = (len(islands), length) if spec.feedback else (0, 0)
         self.residuals, self._next_residuals = (torch.zeros(shape, device=device) for _ in range(2))
         """What each of this rank's islands adds to its next gradient (islands, length)."""
-        self._totals = torch.empty(length, dtype=TYPES[spec.kind], device=device)
+        self._a_word = spec.numbers_a_word
+        self._totals = torch.empty(length // self._a_word, dtype=TYPES[spec.kind], device=device)
         self._scratch = torch.empty(2, 0, device=device)
         self._has_left = False
         self._started: list[_Rounded] = []
@@ -99,7 +102,7 @@ class IntegerExchange:
             sums = bucket.rows[-1].view(-1, self._spec.block)
             # Without feedback values have the gradient's own scale.
             unit = self.loss_scale if self._spec.feedback else 1.0
-            torch.mul(self._total(number).view_as(sums), (self._scales[number] * unit)[:, None], out=sums)
+            torch.mul(self._sum(number).view_as(sums), (self._scales[number] * unit)[:, None], out=sums)
         self.residuals, self._next_residuals = self._next_residuals, self.residuals
         self._has_left = True
         self._started, self._scales, self._ends = [], [], [0]
@@ -128,10 +131,11 @@ class IntegerExchange:
         scales = _scales(maxima, self._spec.levels)
         self._scales.append(scales)
         inverse, total = (1 / scales)[:, None], self._total(number)
+        length = total.numel() * self._a_word
         # Kept: fresh memory costs more than the arithmetic.
-        if self._scratch.shape[1] < total.numel():
-            self._scratch = self._scratch.new_empty(2, total.numel())
-        summed, other = (row[: total.numel()].view(-1, self._spec.block) for row in self._scratch)
+        if self._scratch.shape[1] < length:
+            self._scratch = self._scratch.new_empty(2, length)
+        summed, other = (row[:length].view(-1, self._spec.block) for row in self._scratch)
         for island, value in enumerate(values):
             blocks = value.view(-1, self._spec.block)
             rounded = torch.mul(blocks, inverse, out=other if island else summed).round_()
@@ -139,11 +143,26 @@ class IntegerExchange:
                 blocks.addcmul_(rounded, scales[:, None], value=-1)
             if island:
                 summed.add_(rounded)  # fp32 holds the sum of all islands exactly
-        total.copy_(summed.view(-1))
+        if self._a_word == 2:
+            first, second = summed.view(-1, 2).unbind(dim=1)
+            total.copy_(first.add_(second, alpha=NEXT))
+        else:
+            total.copy_(summed.view(-1))
         self._sums.start([total])
 
     def _total(self, number: int) -> Tensor:
-        return self._totals[self._ends[number] : self._ends[number + 1]]
+        """Of a bucket, as it travels."""
+        return self._totals[self._ends[number] // self._a_word : self._ends[number + 1] // self._a_word]
+
+    def _sum(self, number: int) -> Tensor:
+        """Of a bucket, number by number."""
+        total = self._total(number)
+        if self._a_word == 1:
+            return total
+        # Each is within half of what the other counts in.
+        packed = total.float()
+        second = torch.round(packed / NEXT)
+        return torch.stack((packed.sub_(second, alpha=NEXT), second), dim=1)
 
 
 def _scales(maxima: Tensor, levels: int) -> Tensor:

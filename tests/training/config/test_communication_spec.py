@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.strict_yaml import parse_yaml_model
-from headway.training.config.communication_spec import IntegerCompressionSpec
+from headway.training.config.communication_spec import IntegerCompressionSpec, SyncSpec
 from headway.training.config.training_spec import TrainingSpec, can_share, replicas_per_rank
 
 
@@ -35,7 +38,8 @@ def test_whole_numbers_have_defaults_and_other_ways_keep_the_keys_of_their_runs(
             for text in ("[{kind: int8}]", "null", "8")
         ),
         ("bf17", r"gradient_compression \(line 3\): must be one of none, bf16, fp16, given 'bf17'"),
-        ("{kind: int4}", r"gradient_compression.kind \(line 3\): must be one of int8, int32, given 'int4'"),
+        ("{kind: int2}", r"gradient_compression.kind \(line 3\): must be one of int4, int8, int32, given 'int2'"),
+        ("{kind: int4, islands: 8}", r"int4 has room for 7 islands at most, given 8"),
         (
             "{kind: int8, islands: 3}",
             r"yaml: gradient_compression \(line 3\): islands: 3 is no power of two from 1 to 64",
@@ -79,3 +83,78 @@ def test_one_rank_that_is_measured_alone_has_the_islands_of_one(world_size: int,
     whole: Any = spec("{kind: int8, islands: 4}").for_one_of(world_size)
     assert whole.integers.islands == islands
     assert spec("bf16").for_one_of(world_size) == spec("bf16")
+
+
+def apart(sync: str, more: str = "", batch: int = 32) -> TrainingSpec:
+    file = f"global_batch_sequences: {batch}\nmicro_batch_sequences: 4\nsync: {sync}\n{more}"
+    return parse_yaml_model(TrainingSpec, file, where="pipeline.yaml")
+
+
+def test_islands_that_train_apart_are_in_the_runs_key_and_other_runs_keep_theirs() -> None:
+    assert "sync" not in spec("none").identity
+    assert apart("{every_steps: 8}").identity["sync"]["islands"] == 4
+    assert apart("{every_steps: 8}").islands == 4
+
+
+@pytest.mark.parametrize(
+    ("sync", "more", "message"),
+    [
+        ("{}", "", r"sync \(line 3\): `every_steps` is missing"),
+        ("{every_steps: 0}", "", r"sync.every_steps \(line 3\)"),
+        ("{every_steps: 4, islands: 3}", "", r"islands: 3 is no power of two from 1 to 64"),
+        ("{every_steps: 4, islands: 16}", "", r"sync.islands: 16 islands need as many replicas, and a step has 8"),
+        ("{every_steps: 6, fragments: 4}", "", r"every_steps 6 is no multiple of fragments 4"),
+        ("{every_steps: 8, fragments: 4, delay_steps: 2}", "", r"delay_steps 2: .* which is after 2 steps"),
+        ("{every_steps: 4, outer: {nesterov: true}}", "", r"nesterov needs a momentum"),
+        ("{every_steps: 4, islands: 8, movements: int4}", "", r"int4 has room for 7 islands at most"),
+        ("{every_steps: 4}", "gradient_compression: bf16", r"sync: movements travel in place of gradients"),
+        ("{every_steps: 4}", "precision: fp16", r"sync: a loss scale is one for all ranks.*bf16"),
+        ("{every_steps: 4}", "ema: {}", r"sync: an average of weights needs them at every step"),
+        ("{every_steps: 4}", "parallel: {mode: fast}", r"sync: of mode `exact` without `shard`"),
+        ("{every_steps: 4}", "parallel: {replicate: 1, shard: -1}", r"sync: of mode `exact` without `shard`"),
+        ("{every_steps: 4, start_after_steps: 20}", "max_steps: 20", r"islands never train apart in 20 steps"),
+        ("{every_steps: 4}", "batch_ramp: {from_sequences: 16, by: noise_scale}", r"sync: the noise scale"),
+        ("{every_steps: 4}", "recipe: {name: gradient-boosting}", r"sync: trees have no gradient that travels"),
+    ],
+)
+def test_what_islands_that_train_apart_cannot_have_is_refused_by_name(sync: str, more: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        apart(sync, more)
+
+
+def test_ranks_have_islands_or_islands_have_ranks() -> None:
+    whole = apart("{every_steps: 4, islands: 2}")
+    assert [world for world in range(1, 10) if can_share(whole, world)] == [1, 2, 4, 6, 8]
+    with pytest.raises(ConfigError, match=r"3 ranks cannot share 2 islands of 4 replicas.*2 ranks or fewer, or 4 or 6"):
+        replicas_per_rank(whole, 3)
+
+
+@given(
+    every=st.integers(1, 4).map(lambda each: 2 * each),
+    fragments=st.sampled_from([1, 2]),
+    delay=st.integers(0, 3),
+    start=st.integers(0, 5),
+    max_steps=st.integers(6, 40),
+    due=st.sets(st.integers(1, 40)),
+)
+def test_every_fragment_leaves_once_in_so_many_steps_and_all_have_arrived_at_the_end(
+    every: int, fragments: int, delay: int, start: int, max_steps: int, due: set[int]
+) -> None:
+    assume(delay < every // fragments)
+    sync = SyncSpec(every_steps=every, fragments=fragments, delay_steps=delay, start_after_steps=start)
+    left: dict[int, list[int]] = {number: [] for number in range(fragments)}
+    done, on_their_way = start, range(0)
+    while done < max_steps:
+        end = sync.round_end(done, max_steps, due.__contains__)
+        assert done < end <= max_steps and not due & set(range(done + 1, end)), "a validation is never passed by"
+        for step in range(done, end):
+            arrived = on_their_way if not sync.on_their_way(step + 1, max_steps) else range(0)
+            on_their_way = range(0) if arrived else on_their_way
+        for number in sync.leaving(end, max_steps):
+            left[number].append(end)
+        assert not (on_their_way and sync.leaving(end, max_steps)), "one arrives before the next leaves"
+        on_their_way = sync.on_their_way(end, max_steps)
+        done = end
+    assert not on_their_way and all(ends[-1] == max_steps for ends in left.values())
+    gaps = [after - before for ends in left.values() for before, after in pairwise([start, *ends])]
+    assert max(gaps) <= every

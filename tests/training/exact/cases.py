@@ -228,6 +228,7 @@ ISLANDS: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
     ),
     "islands-heavy-ball": islands(own, perceptron, (6,), outer=OuterSpec(lr=0.5, momentum=0.5), optimizer=ADAMW),
     "islands-int8": islands(own, perceptron, (6,), movements="int8"),
+    "islands-int4": islands(own, perceptron, (6,), movements="int4"),
     "islands-fragments": islands(own, perceptron, (6,), every_steps=4, fragments=2),
     "islands-late": islands(own, perceptron, (6,), every_steps=4, delay_steps=2),
     "islands-late-int8-fragments": islands(
@@ -282,6 +283,9 @@ CASES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
     "int8-fp16": partial(own, perceptron, (6,), precision="fp16", loss_scale=TOO_LARGE, gradient_compression=INT8),
     "int8-forgetful": partial(
         shipped, "tabular-classifier", gradient_compression=INT8.model_copy(update={"feedback": False})
+    ),
+    "int4": partial(
+        own, perceptron, (6,), gradient_compression=IntegerCompressionSpec(kind="int4", islands=4, block=32)
     ),
     "int8-batch-ramp": partial(own, Normalised, (3, 8, 8), gradient_compression=INT8, **GROWING),
     "int32": partial(own, Sparse, (5,), 50, gradient_compression=IntegerCompressionSpec(kind="int32", islands=8)),

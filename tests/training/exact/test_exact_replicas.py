@@ -10,7 +10,7 @@ from tests.training.exact.rounds import Found, resumes, run
 
 SHIPPED = ("language-model", "image-classifier", "tabular-classifier")
 EVERYWHERE = ("language-model", "fp16", "batch-norm")
-INTEGERS = ("int8", "int8-fp16", "int8-forgetful", "int8-batch-ramp", "int32")
+INTEGERS = ("int4", "int8", "int8-fp16", "int8-forgetful", "int8-batch-ramp", "int32")
 """Also on eight ranks, and through checkpoints on changing numbers of ranks."""
 ON_TWO = (*EVERYWHERE, *INTEGERS, "batch-ramp", "compressed-bf16", "fp16-compressed-fp16")
 """Two ranks exchange by other collectives than four; a sum of two has but one order."""

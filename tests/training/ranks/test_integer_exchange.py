@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.training.config.communication_spec import IntegerCompressionSpec
+from headway.training.config.communication_spec import LARGEST_SUM, IntegerCompressionSpec
 from headway.training.ranks.communication import Collectives, TreeExchange
 from headway.training.ranks.distributed import ProcessGroup
 from headway.training.ranks.integer_exchange import IntegerExchange
@@ -43,13 +43,15 @@ def gradients(islands=4, seed=1):
     )
 
 
-@pytest.mark.parametrize("islands", [1, 2, 4, 16, 64])
-def test_int8_rounds_to_a_step_of_the_largest_value_of_the_block_and_feeds_back_the_rest(islands):
-    of, rows = exchange(islands=islands), gradients(islands)
+@pytest.mark.parametrize(
+    ("kind", "islands"), [*(("int8", islands) for islands in (1, 2, 4, 16, 64)), ("int4", 1), ("int4", 2), ("int4", 4)]
+)
+def test_values_are_rounded_to_a_step_of_the_largest_of_their_block_and_the_rest_is_fed_back(kind, islands):
+    of, rows = exchange(kind, islands), gradients(islands)
     total = summed(of, rows)
     largest = rows.abs().view(islands, -1, BLOCK).amax(dim=(0, 2))
     # A scale is a power of two: at most twice as coarse as it has to be.
-    step = (2 * largest / (127 // islands)).repeat_interleave(BLOCK)
+    step = (2 * largest / (LARGEST_SUM[kind] // islands)).repeat_interleave(BLOCK)
     assert bool(((total - rows.sum(dim=0)).abs() <= islands * step / 2 * 1.0001).all())
     assert bool((of.residuals.abs() <= step / 2 * 1.0001).all())
     assert torch.allclose(total + of.residuals.sum(dim=0), rows.sum(dim=0), rtol=1e-5, atol=float(largest.max()) * 1e-6)
