@@ -122,6 +122,13 @@ def test_what_islands_that_train_apart_cannot_have_is_refused_by_name(sync: str,
         apart(sync, more)
 
 
+def test_epochs_of_so_few_rows_that_islands_never_train_apart_are_refused_once_rows_are_counted() -> None:
+    epochs = apart("{every_steps: 4, start_after_steps: 20}", "max_epochs: 2")
+    assert epochs.for_rows(16 * 21).max_steps == 21
+    with pytest.raises(ConfigError, match=r"start_after_steps: islands never .* 2 passes over 320 rows are 20 steps"):
+        epochs.for_rows(16 * 20)
+
+
 def test_ranks_have_islands_or_islands_have_ranks() -> None:
     whole = apart("{every_steps: 4, islands: 2}")
     assert [world for world in range(1, 10) if can_share(whole, world)] == [1, 2, 4, 6, 8]
