@@ -272,8 +272,8 @@ class TrainingSpec(Frozen):
         max_steps = max(1, self.batch_phases.windows_nearest(self.max_epochs * num_rows))
         if self.sync is not None and self.sync.start_after_steps >= max_steps:
             raise ConfigError(
-                f"islands never train apart: {self.max_epochs:g} passes over {num_rows:,} rows are {max_steps:,} steps, "
-                f"and gradients are summed in the first {self.sync.start_after_steps:,}.",
+                f"islands never train apart: {self.max_epochs:g} passes over {num_rows:,} rows are {max_steps:,} "
+                f"steps, and gradients are summed in the first {self.sync.start_after_steps:,}.",
                 where="training.sync.start_after_steps",
                 advice="Say fewer, or train for more epochs.",
             )

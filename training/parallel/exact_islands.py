@@ -30,7 +30,6 @@ from headway.training.ranks.integer_exchange import IntegerExchange
 from headway.training.ranks.tree_plan import LevelPlan, level_plans
 from headway.training.recipes.protocol import Recipe
 
-
 ROW_BYTES = 512
 """What the rows of islands' weights begin at multiples of, as tensors of their own do on any device."""
 

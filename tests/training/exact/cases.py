@@ -150,7 +150,7 @@ class Scaled(nn.Module):
 
 
 def narrow() -> nn.Module:
-    """Of sizes after which no tensor of its lies where vector units would have it; of one row a product rounds by that."""
+    """Of odd sizes: products of one row round by where a matrix begins."""
     return nn.Sequential(nn.Linear(7, 61), nn.Tanh(), nn.Linear(61, 37), nn.Tanh(), nn.Linear(37, NUM_CLASSES))
 
 

@@ -1,8 +1,8 @@
 """Which rank the others wait for, and in which part of the step: derived from what all ranks wrote down of their steps.
 
-Ranks meet in every step, or after a round of them, so all their steps take equally long. The slow one works longest and waits least, by as much
-as the others wait for it: two clocks that must agree. Single steps are noise on a machine that others use, so medians
-over windows of steps are looked at, and a rank is named that stays behind.
+Ranks meet in every step, or after some that they take apart, so all take equally long. The slow one works longest and
+waits least, by as much as the others wait for it: two clocks that must agree. Single steps are noise on a machine that
+others use, so medians over windows of steps are looked at, and a rank is named that stays behind.
 
 Ranks of a pipeline are held against those of their own stage alone. What FSDP2 and tensor-parallel layers wait for
 within a pass counts as waiting where the host stands still for it; on CUDA it counts as work on all ranks, and nobody
