@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headway.training.checkpoint.pieces import pieces_of
 from headway.training.config.communication_spec import SyncSpec
 from headway.training.config.optimizer import OptimizerSpec, ScheduleSpec
 from headway.training.config.training_spec import TrainingSpec
@@ -168,3 +169,22 @@ def test_islands_that_meet_at_every_step_are_plain_gradient_descent() -> None:
         learner.update(step, sums, learner.gradient_norm(sums))
     for name, value in trained(apart).items():
         torch.testing.assert_close(value, dict(learner.model.named_parameters())[name].detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_changes_of_islands_are_counted_so_that_a_checkpoint_of_two_moments_is_seen() -> None:
+    """A save that is still staged goes by torch's counts, and an optimizer counts by the parameter."""
+    training = spec(sync=SyncSpec(every_steps=4, delay_steps=3))
+    learner = IslandLearner(RECIPE, training, ProcessGroup(rank=0, world_size=1, device=torch.device("cpu")))
+
+    def counts() -> dict[str, int]:
+        return {name: piece.local._version for name, piece in pieces_of(learner.moments()).items()}
+
+    for first, end in ((0, 4), (4, 5)):
+        before = counts()
+        learner.begin_round(first)
+        for step in range(first, end):
+            learner.train_apart(step, [batch(RECIPE, training, step, replica) for replica in range(ISLANDS)], ISLANDS)
+        learner.meet(stop=False, save=False)
+        learner.move_together(end)
+    unchanged = {name for name, count in counts().items() if count == before[name]}
+    assert unchanged == {name for name in before if name.startswith("exchange.left.")}, "nothing has left or arrived"
