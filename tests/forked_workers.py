@@ -38,6 +38,7 @@ from tests.program_ends import end_with
 STREAMS = 3
 LATE = (
     "headway.data_contracts.engine.duckdb_engine",
+    "kubernetes.config",
     "mlflow.store.tracking.sqlalchemy_store",
     "moto.moto_server.threaded_moto_server",
     "moto.s3.responses",
@@ -52,6 +53,8 @@ LATE = (
 )
 """What tests and the programs they start import in the midst of their work: a dozen seconds of a core for each."""
 MANY_FILES = 50
+CLUSTER = Path(__file__).with_name("cluster")
+"""Has few files, of which most start programs."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -80,7 +83,9 @@ def _fork_workers(config: pytest.Config, listener: socket.socket, controller_end
     logging._handlerList.clear()  # type: ignore[attr-defined]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Those of a few files, and those of `unit`, hardly come so far that it pays.
-    it_pays = _import_tests(config) > MANY_FILES and "unit" not in config.option.markexpr.split()
+    is_cluster = any(Path(name).absolute() == CLUSTER for name in config.args)
+    it_pays = _import_tests(config) > MANY_FILES or is_cluster
+    it_pays = it_pays and "unit" not in config.option.markexpr.split()
     if it_pays:
         _import_late()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks for exit codes

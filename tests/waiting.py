@@ -10,6 +10,8 @@ DEADLINE_S = 300.0
 """Of a wait that should be a matter of seconds, on a machine that is ten times too busy."""
 
 T = TypeVar("T")
+PAUSES = 5
+"""How many times as long as a look the pause behind it is: who waits takes a sixth of a core at most."""
 
 
 def wait_until(
@@ -29,4 +31,4 @@ def wait_until(
             return value
         now_s = time.monotonic()
         assert now_s - started_s < within_s, f"{what}: not within {within_s:g} s"
-        time.sleep(max(every_s, 2 * (now_s - looked_s)))
+        time.sleep(max(every_s, PAUSES * (now_s - looked_s)))

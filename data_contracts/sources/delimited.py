@@ -14,7 +14,7 @@ import fsspec
 from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import ConfigError, DataError
-from headway.data_contracts.tables.source_spec import CsvOptions
+from headway.data_contracts.tables.source_spec import MAX_SKIP_ROWS, CsvOptions
 from headway.data_contracts.types.text_types import format_problem
 from headway.data_contracts.types.written_numbers import (
     NumberFormat,
@@ -120,6 +120,8 @@ def csv_choice(
                 where=f"--null {text!r}",
                 advice="Name a text that stands for a gap, without its quotes; empty cells are gaps anyway.",
             )
+    if (skip_rows or 0) > MAX_SKIP_ROWS:
+        raise ConfigError(f"is more than {MAX_SKIP_ROWS:,} lines.", where=f"--skip-rows {skip_rows}")
     if decimal not in ("", ".", ","):
         raise ConfigError("is neither `.` nor `,`.", where=f"--decimal {decimal!r}")
     if given.delimiter and given.delimiter == decimal:
@@ -214,7 +216,7 @@ def _decoded(head: bytes, given: str, place: str) -> tuple[str, str]:
     if given:
         try:
             return given, _text(head, given)
-        except UnicodeDecodeError:
+        except UnicodeError:  # not of its subclass for decoding alone: UTF-16 without its mark raises the other
             raise DataError(
                 f"its first lines are not written in {given}.",
                 where=place,

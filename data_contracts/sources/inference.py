@@ -64,6 +64,8 @@ def guess_source(data: str, *, base: Path, given: CsvChoice = FOUND, workspace: 
         DataError: nothing is there, or not in the encoding that is said.
         ConfigError: tables of more than one format, or something is said of files that are no delimited text.
     """
+    if not data:
+        raise ConfigError("the name is empty.", where="DATA", advice="Give a folder, file or URI that holds data.")
     uri, only = _split(data, base)
     plain = SourceSpec(uri=uri)
     root = resolve_base_uri(plain, base=base)

@@ -77,6 +77,13 @@ def open_to_write(path: Path, mode: Literal["wb", "ab"]) -> io.FileIO:
     return _checked(path, stream)
 
 
+def open_in_place(path: Path) -> io.FileIO:
+    """A record that is there, to be written over from its beginning, unbuffered; errors as of `open_to_write`."""
+    flags_besides = os.O_NONBLOCK | os.O_NOFOLLOW
+    stream = io.FileIO(str(path), "r+b", opener=lambda name, flags: os.open(name, flags | flags_besides))
+    return _checked(path, stream)
+
+
 def open_lock(path: Path) -> int:
     """A descriptor to be locked, of a file that is made if it is missing; no child inherits it, and with it the lock.
 

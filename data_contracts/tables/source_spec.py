@@ -16,6 +16,10 @@ from headway.data_contracts.types.written_numbers import NumberFormat
 Format = Literal["text-files", "parquet", "csv", "json-lines"]
 
 
+MAX_SKIP_ROWS = (1 << 31) - 1
+"""As the reader counts."""
+
+
 class CsvOptions(Frozen):
     """How a CSV file is to be read; a name that ends in .gz, .bz2 or .zst is decompressed."""
 
@@ -47,7 +51,9 @@ class CsvOptions(Frozen):
         default=(),
         description="The columns' names where the file has none; without a header and without names: f0, f1 and so on.",
     )
-    skip_rows: int = Field(default=0, ge=0, description="Lines before the header, or before the first row.")
+    skip_rows: int = Field(
+        default=0, ge=0, le=MAX_SKIP_ROWS, description="Lines before the header, or before the first row."
+    )
     timestamp_formats: tuple[str, ...] = Field(
         default=(),
         exclude_if=operator.not_,

@@ -60,7 +60,8 @@ def _columns(spec: SourceSpec, path: Path, where: str, request: dict[str, Any]) 
     try:
         return inferred_columns(spec, path, where, types, request["valueless"])
     except UnparsableRow as error:
-        columns = tolerant_columns(spec, path, where, types, request["valueless"])
+        # Whatever is asked of a column without a value, which it may be for want of the rows that are refused here.
+        columns = tolerant_columns(spec, path, where, types, valueless="string")
         raise _of_all(spec, path, where, columns, error) from None
 
 

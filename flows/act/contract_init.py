@@ -146,6 +146,10 @@ def write_draft(
     """
     if name:
         require_name(name, where=f"--name {name!r}")
+    if "://" in out:
+        # As a path it would be a folder `s3:` here.
+        what = "is a URI, and drafts are written to this machine."
+        raise ConfigError(what, where=f"--out {out!r}", advice="Give a path.")
     workspace = default_workspace() if project is None else str(project / "workspace")
     found = guess_source(data, base=base, given=given, workspace=None if "://" in workspace else real(base / workspace))
     name = name or slug(found.only_file or data)

@@ -9,8 +9,9 @@ from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem,
 from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.registry import model_refs
-from headway.tasks.registry.model_export import ARTIFACTS, name_in_model
+from headway.tasks.registry.model_export import name_in_model
 from headway.tasks.serving import exported_model
+from headway.tasks.tracking.model_folder import ARTIFACTS
 from headway.training.graph_check.safe_graph import require_safe_graph
 from headway.training.programs.export import GRAPH, WEIGHTS
 

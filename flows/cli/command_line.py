@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import errno
 import functools
 import io
 import logging
 import os
+import select
 import sys
 import tempfile
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,6 +35,7 @@ from headway.data_contracts.store.errors import (
 from headway.data_contracts.store.full_disk import ADVICE, is_out_of_space
 from headway.data_contracts.store.places import as_unusable
 from headway.data_contracts.store.published_files import opened
+from headway.data_contracts.types.report_text import count
 from headway.flows.cli.alerts import app as alerts_app
 from headway.flows.cli.ci import ci
 from headway.flows.cli.contract import app as contract_app
@@ -217,6 +221,9 @@ def run() -> int:
         )
         return EXIT_INTERRUPTED
     except SystemExit as error:
+        if isinstance(broken := error.__context__, BrokenPipeError):
+            # Typer ends with 1, which is no exit code of ours, and without a word whichever pipe it was.
+            return EnvironmentProblem.exit_code if _has_lost_its_reader() else _unexpected(broken)
         return error.code if isinstance(error.code, int) else EXIT_DEFECT
     except BaseException as error:
         return _unexpected(error)
@@ -235,6 +242,37 @@ def _require_text(arguments: list[str]) -> None:
         except UnicodeEncodeError as error:
             advice = "Is the terminal's character set another, or the file's name an old one?"
             raise ConfigError("not UTF-8.", where=f"argument {number}, {argument}", advice=advice) from error
+
+
+def _has_lost_its_reader() -> bool:
+    """Whether nobody reads stdout or stderr any more, as of `headway logs | head`: there is nobody to be told."""
+    poll = select.poll()
+    for descriptor in (1, 2):
+        poll.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _as_asked(error: OSError) -> HeadwayError | None:
+    """What to say of an error that comes of how the command was called, at any of a hundred places."""
+    if error.errno == errno.ENAMETOOLONG:
+        # No name that Headway makes is so long.
+        name = os.fsdecode(error.filename or "")
+        return ConfigError("the name is too long for a file.", where=f"{name[:60]}..., {count(len(name), 'character')}")
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return EnvironmentProblem(
+            f"no more files can be opened ({error.strerror}).", advice="Raise the limit, such as by `ulimit -n 4096`."
+        )
+    if error.errno == errno.ENOENT and not _is_somewhere():
+        return EnvironmentProblem("the current folder was removed.", advice="Change to another, and run again.")
+    return None
+
+
+def _is_somewhere() -> bool:
+    try:
+        Path.cwd()
+    except OSError:
+        return False
+    return True
 
 
 def _unexpected(error: BaseException) -> int:
@@ -263,6 +301,9 @@ def _unexpected(error: BaseException) -> int:
         what = f"no space left for its output or for what it writes ({error})."
         print_lines(f"headway: {EnvironmentProblem(what, advice=ADVICE)}", sys.stderr)
         return EnvironmentProblem.exit_code
+    if isinstance(error, OSError) and (answer := _as_asked(error)) is not None:
+        print_lines(f"headway: {answer}", sys.stderr)
+        return answer.exit_code
     if isinstance(error, ImportError | SyntaxError):
         try:
             # A module that cannot be imported mostly means a damaged installation, and that has a remedy.

@@ -20,6 +20,9 @@ from headway.data_contracts.store import plain_text
 class PlainConsole(Console):
     """A string is one line: line feeds are for its ends, and for a `Text`."""
 
+    def on_broken_pipe(self) -> None:
+        raise  # called within its handler; Rich would end the process with 1, which is no exit code of ours
+
     def render_str(self, text: str, **options: Any) -> Text:
         justify, overflow = options.get("justify"), options.get("overflow")
         return Text(plain_text.line(text), style=options.get("style", ""), justify=justify, overflow=overflow)

@@ -93,7 +93,8 @@ def _holding(spec: KubernetesSpec, workspace: str) -> Volume:
 
 def _set_variable(container: Mapping[str, Any], name: str, value: str) -> None:
     (variable,) = (each for each in container["env"] if each["name"] == name)
-    variable["value"] = value
+    # A dollar in brackets is Kubernetes' own, unless there are two.
+    variable["value"] = value.replace("$(", "$$(")
 
 
 def _mount(pod: Mapping[str, Any], container: Mapping[str, Any], volume: Volume) -> None:

@@ -26,7 +26,6 @@ from headway.flows.prefect_api.listeners import require_own_listener
 from headway.flows.prefect_api.serve import prefect_server, running, wait_until_ready
 from headway.flows.prefect_api.server_auth import is_known, is_prefect_server
 from headway.flows.prefect_api.server_password import is_of_headway_ui, new_password
-from headway.tasks.registry import mlflow_store
 
 ANSWER_WITHIN_S = 15.0
 HEALTHY = b"true"
@@ -87,7 +86,6 @@ def _own_server() -> _OwnServer:
     with naming_a_full_disk(tempfile.gettempdir()):
         logs = keeping.enter_context(scratch_folder("headway-prefect-"))
         process = keeping.enter_context(running(server, logs))
-        mlflow_store.load()  # which every flow needs, while this process has nothing else to do
         wait_until_ready(server, process, logs, log_stays=False)
     _started.append(_OwnServer(server.url, password, process))
     return _started[-1]

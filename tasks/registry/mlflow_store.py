@@ -8,7 +8,7 @@ import os
 import sqlite3
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,11 +30,17 @@ from headway.data_contracts.tables.sqlite_files import plain_database
 from headway.data_contracts.types.report_text import moment
 from headway.tasks.core import identity
 from headway.tasks.registry.file_lock import holding
-from headway.tasks.registry.mlflow_tables import TRIGGERS, StoredVersion, mlflow_tables
+from headway.tasks.tracking import records
+from headway.tasks.tracking.local_client import LocalClient, local_client
+from headway.tasks.tracking.mlflow_tables import TRIGGERS, StoredVersion, mlflow_tables
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from mlflow import MlflowClient
     from mlflow.entities import Run
+
+    Client: TypeAlias = MlflowClient | LocalClient
 
 RUN_TAG = "headway.run"
 MODEL_FOLDER = "model"
@@ -74,7 +80,7 @@ def artifact_root(workspace: Workspace) -> str:
     return workspace.local_path(FILES).as_uri()
 
 
-def require_own_folder(workspace: Workspace, run: Run) -> None:
+def require_own_folder(workspace: Workspace, run: Run | records.Run) -> None:
     """Of a run in the workspace's own store: its files lie in the workspace.
 
     Whoever else writes the workspace could name any folder there, or a server, to which MLflow would send the
@@ -149,12 +155,12 @@ def _is_of_answer(error: Exception) -> bool:
 
 def _errors_of_mlflow() -> tuple[type[Exception], ...]:
     if "mlflow" not in sys.modules:  # nobody has asked it yet
-        return (OSError, ImportError)
+        return (OSError, ImportError, sqlite3.Error)
     from mlflow.exceptions import MlflowException
     from requests import RequestException
     from sqlalchemy.exc import SQLAlchemyError
 
-    return (MlflowException, RequestException, SQLAlchemyError, OSError, ImportError)
+    return (MlflowException, RequestException, SQLAlchemyError, OSError, ImportError, sqlite3.Error)
 
 
 def quiet_mlflow() -> None:
@@ -171,27 +177,6 @@ def quiet_mlflow() -> None:
 def _is_no_traceback(record: logging.LogRecord) -> bool:
     """Pages of it, of a full disk say, are raised as well, and who asked says them in a line; retries are told."""
     return not record.exc_info
-
-
-def load() -> None:
-    """Import all that the first `connect` would, a second of a core."""
-    quiet_mlflow()
-    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
-
-
-@contextlib.contextmanager
-def knowing_packages(names: Sequence[str]) -> Iterator[None]:
-    """MLflow compares what a model requires with what is installed, and reads every file name of every installed
-    package to learn which modules are whose: two CPU seconds. In the body it is told of these, named as their modules.
-    """
-    from mlflow.utils import requirements_utils
-
-    before = requirements_utils._MODULES_TO_PACKAGES
-    requirements_utils._MODULES_TO_PACKAGES = before or {name: [name] for name in names}
-    try:
-        yield
-    finally:
-        requirements_utils._MODULES_TO_PACKAGES = before
 
 
 def connect(tracking_uri: str, *, must_exist: bool = False) -> MlflowClient:
@@ -218,6 +203,31 @@ def connect(tracking_uri: str, *, must_exist: bool = False) -> MlflowClient:
         # A client opens nothing before it is asked: a store that is away should be found here.
         client.search_experiments(max_results=1)
     return client
+
+
+@contextlib.contextmanager
+def opened(workspace: Workspace, tracking_uri: str) -> Iterator[Client]:
+    """A client of the store while the body runs: one of our own for the workspace's store, once MLflow has made it.
+
+    Raises:
+        RegistryError: the store does not answer; retryable.
+    """
+    with contextlib.ExitStack() as stack:
+        own = None
+        if tracking_uri == default_tracking_uri(workspace):
+            database = workspace.local_path("mlflow.db")
+            with mlflow_client(tracking_uri):
+                own = stack.enter_context(local_client(database, QUIET_SETTINGS))
+        yield own or connect(tracking_uri)
+
+
+def entities_of(client: Client) -> Any:
+    """Where the kinds of what is logged are, as the client takes them."""
+    if isinstance(client, LocalClient):
+        return records
+    import mlflow.entities
+
+    return mlflow.entities
 
 
 def _require_plain(database: Path) -> None:
@@ -310,17 +320,19 @@ def model_page(tracking_uri: str, model: str, version: str) -> str:
     return f"{base}/#/models/{model}/versions/{version}"
 
 
-def find_run(client: MlflowClient, pipeline: str, run: RunSpec) -> Run | None:
+def find_run(client: Client, pipeline: str, run: RunSpec) -> Run | records.Run | None:
     experiment = client.get_experiment_by_name(pipeline)
     if experiment is None:
         return None
+    if isinstance(client, LocalClient):
+        return client.run_with_tag(experiment.experiment_id, RUN_TAG, run.sha256)
     found = client.search_runs([experiment.experiment_id], f"tags.`{RUN_TAG}` = '{run.sha256}'", max_results=1)
     return found[0] if found else None
 
 
 def find_or_create_run(
-    client: MlflowClient, workspace: Workspace | None, pipeline: str, run: RunSpec, trial: str = ""
-) -> Run:
+    client: Client, workspace: Workspace | None, pipeline: str, run: RunSpec, trial: str = ""
+) -> Run | records.Run:
     """The tracking run of a Headway run: made once, however often the flow is retried.
 
     Args:
@@ -331,11 +343,11 @@ def find_or_create_run(
     experiment_id = find_or_create_experiment(client, workspace, pipeline)
     words = (pipeline, trial, f"{datetime.now(UTC):%Y-%m-%d}", run.sha256[:8])
     made = client.create_run(experiment_id, run_name=" ".join(filter(None, words)), tags=run_tags(run))
-    client.log_batch(made.info.run_id, params=params_of(run.config))
+    client.log_batch(made.info.run_id, params=params_of(client, run.config))
     return made
 
 
-def name_by_version(client: MlflowClient, run_id: str, pipeline: str, version: str) -> None:
+def name_by_version(client: Client, run_id: str, pipeline: str, version: str) -> None:
     """Call a run by the version that came of it, and the day it began."""
     # A server may say any number, also one of no calendar.
     day = moment(client.get_run(run_id).info.start_time / 1000).partition(" ")[0]
@@ -359,13 +371,15 @@ def run_tags(run: RunSpec) -> dict[str, str]:
     }
 
 
-def find_or_create_experiment(client: MlflowClient, workspace: Workspace | None, pipeline: str) -> str:
-    from mlflow.exceptions import MlflowException
-
+def find_or_create_experiment(client: Client, workspace: Workspace | None, pipeline: str) -> str:
     if (experiment := client.get_experiment_by_name(pipeline)) is not None:
         return str(experiment.experiment_id)
     # MLflow's default is a folder `mlruns` below wherever the command was started.
     root = f"{artifact_root(workspace)}/{pipeline}" if workspace is not None else None
+    if isinstance(client, LocalClient):
+        return client.create_experiment(pipeline, artifact_location=str(root))
+    from mlflow.exceptions import MlflowException
+
     try:
         return str(client.create_experiment(pipeline, artifact_location=root))
     except MlflowException:
@@ -375,7 +389,21 @@ def find_or_create_experiment(client: MlflowClient, workspace: Workspace | None,
         return str(experiment.experiment_id)
 
 
-def alias_version(client: MlflowClient, model: str, alias: str) -> str | None:
+def ensure_model(client: Client, model: str, description: str) -> None:
+    if isinstance(client, LocalClient):
+        client.ensure_registered_model(model, description)
+        return
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.get_registered_model(model)
+    except MlflowException:
+        client.create_registered_model(model, description=description)
+
+
+def alias_version(client: Client, model: str, alias: str) -> str | None:
+    if isinstance(client, LocalClient):
+        return client.tables.alias(model, alias)
     from mlflow.exceptions import MlflowException
 
     try:
@@ -399,22 +427,18 @@ def flattened(value: Any, prefix: str = "") -> dict[str, str]:
     return {prefix.rstrip("."): text[:MAX_PARAM_CHARS]}
 
 
-def params_of(config: Mapping[str, Any]) -> list[Any]:
-    """As MLflow takes them."""
-    from mlflow.entities import Param
+def params_of(client: Client, config: Mapping[str, Any]) -> list[Any]:
+    """As the client takes them."""
+    param = entities_of(client).Param
+    return [param(name, value) for name, value in flattened(config).items()]
 
-    return [Param(name, value) for name, value in flattened(config).items()]
 
-
-def log_result(
-    client: MlflowClient, run_id: str, run: RunSpec, report: EvaluationReport, lineage: dict[str, str]
-) -> None:
+def log_result(client: Client, run_id: str, run: RunSpec, report: EvaluationReport, lineage: dict[str, str]) -> None:
     """Parameters, evaluation metrics and lineage of a finished run; logging them again changes nothing.
 
     Each metric has a chart, so that intervals are in the run's description.
     """
-    from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, RunTag
-
+    entities = entities_of(client)
     stored = client.get_run(run_id)
     # Time and step are part of MLflow's key of a metric: the run's own, so that a repeated call adds no second point.
     # What has step 0 alone is drawn as a bar, and else as a curve of one point.
@@ -427,26 +451,29 @@ def log_result(
     described = before + EVALUATION_TITLE + "\n".join(table)
     client.log_batch(
         run_id,
-        metrics=[Metric(f"eval/{metric_key(name)}", value, millis, step) for name, value in values.items()],
-        params=params_of(run.config),
-        tags=[RunTag(name, value) for name, value in {**lineage, DESCRIPTION_TAG: described}.items()],
+        metrics=[entities.Metric(f"eval/{metric_key(name)}", value, millis, step) for name, value in values.items()],
+        params=params_of(client, run.config),
+        tags=[entities.RunTag(name, value) for name, value in {**lineage, DESCRIPTION_TAG: described}.items()],
     )
-    dataset = Dataset(
+    dataset = entities.Dataset(
         name=run.pipeline,
         # MLflow takes 36 characters; the full digest is a tag.
         digest=lineage["headway.snapshot"][:32],
         source_type="headway",
         source=lineage["headway.snapshot"],
     )
-    client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("contract", lineage["headway.contract"])])])
+    tag = entities.InputTag("contract", lineage["headway.contract"])
+    client.log_inputs(run_id, [entities.DatasetInput(dataset, [tag])])
 
 
 def metric_key(name: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in name)
 
 
-def stored_version(client: MlflowClient, model: str, version: str) -> StoredVersion | None:
+def stored_version(client: Client, model: str, version: str) -> StoredVersion | None:
     """None: MLflow has no such version."""
+    if isinstance(client, LocalClient):
+        return client.tables.version(model, version)
     from mlflow.exceptions import MlflowException
 
     try:

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -25,6 +25,7 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import run_stepless
 from headway.tasks.core.run_result import checkpoint_here
 from headway.tasks.registry import mlflow_store, model_refs
+from headway.tasks.tracking.model_folder import ARTIFACTS, CODE, MLMODEL, Example, write_model
 from headway.training.checkpoint.layout import run_folder
 from headway.training.config.encoder_specs import TabularEncoderSpec
 from headway.training.data.encode.data_shape import classes_of
@@ -34,10 +35,6 @@ from headway.training.launch.base.gang import LaunchSpec
 from headway.training.programs.export import GRAPH, INPUT_EXAMPLE, OUTPUT_EXAMPLE, WEIGHTS
 from headway.training.recipes.built_in import BUILT_IN
 
-if TYPE_CHECKING:
-    from mlflow.models import ModelSignature
-    from numpy.typing import NDArray
-
 SERVED_BY = Path(__file__).with_name("served_graph.py")
 GRAPH_CHECK = Path(check.__file__).parent
 """The package that `served_graph` imports."""
@@ -46,8 +43,6 @@ CONFIG = "config.json"
 REQUIRED = ("mlflow", "numpy", "torch")
 IN_A_VERSION = re.compile(r"(?P<folder>models/[^/]+/[^/]+)/(?P<file>.+)")
 """The path of a registered file."""
-ARTIFACTS, CODE = "artifacts", "code"
-"""Where MLflow's `pyfunc` puts a model's files, and packages that it imports."""
 
 
 def export_graph(context: RunContext, launch: LaunchSpec, candidate: Candidate) -> Path:
@@ -107,53 +102,37 @@ def save_model(exported: Path, lineage: dict[str, str], target: Path) -> None:
     The folder's bytes are a function of graph, examples, weights and lineage alone, so that registering again after a
     crash, or after damage, is the same registration.
     """
-    mlflow_store.quiet_mlflow()
-    import mlflow.pyfunc
-
     rows = _rows_of(exported)
     config = {} if rows is None else {"config_sha256": sha256_file(exported / WEIGHTS / CONFIG)}
     # What the graph itself reads, of a model that is asked with rows as the source has them.
-    graph_example = {} if rows is None else {"example": str(exported / INPUT_EXAMPLE)}
-    signature, example = _of_arrays(exported) if rows is None else _of_rows(*rows)
-    with mlflow_store.knowing_packages(REQUIRED):
-        mlflow.pyfunc.save_model(
-            target,
-            python_model=str(SERVED_BY),
-            artifacts={"graph": str(exported / GRAPH), **graph_example},
-            code_paths=[str(GRAPH_CHECK)],
-            model_config={"graph_sha256": sha256_file(exported / GRAPH), **config},
-            signature=signature,
-            input_example=example,
-            # Said, not inferred: inference starts a process and asks a package index.
-            pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in REQUIRED],
-        )
+    graph_example = {} if rows is None else {"example": exported / INPUT_EXAMPLE}
+    description = write_model(
+        target,
+        served_by=SERVED_BY,
+        artifacts={"graph": exported / GRAPH, **graph_example},
+        package=GRAPH_CHECK,
+        config={"graph_sha256": sha256_file(exported / GRAPH), **config},
+        example=_of_arrays(exported) if rows is None else Example.of_row(*rows),
+        requires=REQUIRED,
+    )
     for folder in (target, target / CODE / GRAPH_CHECK.name):
         # Where Python keeps what it compiled, and looks first: with a file there it writes nothing into what is proved.
         (folder / "__pycache__").write_bytes(b"")
     shutil.copytree(exported / WEIGHTS, target / WEIGHTS)
     (target / "lineage.json").write_text(json.dumps(lineage, indent=1, sort_keys=True) + "\n")
-    _describe(lineage, target)
+    # Of the lineage, so that an export that is repeated has the same bytes. MLflow would add a clock.
+    description["model_uuid"] = uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(lineage, sort_keys=True)).hex
+    # For `mlflow.pytorch`, too.
+    flavor = {"code": None, "model_data": ARTIFACTS, "pytorch_version": version("torch")}
+    description["flavors"]["pytorch"] = flavor
+    (target / MLMODEL).write_text(yaml.safe_dump(description))
 
 
-def _of_arrays(exported: Path) -> tuple[ModelSignature, NDArray[Any]]:
+def _of_arrays(exported: Path) -> Example:
     import numpy as np
-    from mlflow.models import ModelSignature
-    from mlflow.types import Schema, TensorSpec
 
     given, made = (np.load(exported / name, allow_pickle=False) for name in (INPUT_EXAMPLE, OUTPUT_EXAMPLE))
-    inputs, outputs = (Schema([TensorSpec(array.dtype, (-1,) * array.ndim)]) for array in (given, made))
-    return ModelSignature(inputs=inputs, outputs=outputs), given
-
-
-def _of_rows(row: dict[str, Any], answers: tuple[str, ...]) -> tuple[ModelSignature, Any]:
-    """Of any type: the encoder knows better than MLflow which integers are numbers and which gaps it may fill."""
-    from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, Schema
-    from mlflow.types.schema import AnyType
-    from pandas import DataFrame  # type: ignore[import-untyped]
-
-    inputs, outputs = (Schema([ColSpec(AnyType(), name) for name in names]) for names in (row, answers))
-    return ModelSignature(inputs=inputs, outputs=outputs), DataFrame([row])
+    return Example.of_arrays(given, made)
 
 
 def _rows_of(exported: Path) -> tuple[dict[str, Any], tuple[str, ...]] | None:
@@ -177,19 +156,3 @@ def _rows_of(exported: Path) -> tuple[dict[str, Any], tuple[str, ...]] | None:
 def _moment(unix_us: int, *, is_zoned: bool) -> str:
     moment = datetime.fromtimestamp(unix_us / 1e6, UTC)
     return (moment if is_zoned else moment.replace(tzinfo=None)).isoformat()
-
-
-def _describe(lineage: dict[str, str], target: Path) -> None:
-    """Name the graph for `mlflow.pytorch` too, and take out what MLflow adds: a clock, a random id, this machine."""
-    path = target / "MLmodel"
-    description = yaml.safe_load(path.read_text())
-    description.pop("utc_time_created", None)
-    # Of the lineage, so that an export that is repeated has the same bytes.
-    description["model_uuid"] = uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(lineage, sort_keys=True)).hex
-    served = description["flavors"]["python_function"]
-    served["model_code_path"] = SERVED_BY.name
-    # MLflow writes down the absolute path that the graph came from, on the machine that saved it.
-    for each in served["artifacts"].values():
-        each["uri"] = each["path"]
-    description["flavors"]["pytorch"] = {"code": None, "model_data": ARTIFACTS, "pytorch_version": version("torch")}
-    path.write_text(yaml.safe_dump(description))

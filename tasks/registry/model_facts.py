@@ -16,9 +16,10 @@ from headway.data_contracts.store.errors import ConfigError, IntegrityError, sho
 from headway.data_contracts.store.leftovers import scratch_folder
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.strict_yaml import parse_yaml
-from headway.tasks.registry.model_export import ARTIFACTS, name_in_model, registered_graph
+from headway.tasks.registry.model_export import name_in_model, registered_graph
 from headway.tasks.registry.promotion_decision import Subject
 from headway.tasks.registry.promotion_spec import PromotionSpec
+from headway.tasks.tracking.model_folder import ARTIFACTS
 from headway.training.graph_check.safe_graph import require_safe_graph
 from headway.training.programs.export import INPUT_EXAMPLE
 

@@ -27,11 +27,12 @@ from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.context import RunContext
 from headway.tasks.registry import mlflow_store, model_refs
 from headway.tasks.registry.file_lock import holding
-from headway.tasks.registry.mlflow_tables import MlflowTables, StoredVersion, mlflow_tables
 from headway.tasks.registry.model_export import name_in_model
+from headway.tasks.tracking.local_client import LocalClient
+from headway.tasks.tracking.mlflow_tables import MlflowTables, StoredVersion, mlflow_tables
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
+    from headway.tasks.registry.mlflow_store import Client
 
 REGISTRATION_TAG = "headway.registration"
 DESCRIPTION = (
@@ -54,7 +55,7 @@ class ModelVersions:
     def __init__(
         self,
         context: RunContext,
-        connect: Callable[[], MlflowClient],
+        connect: Callable[[], Client],
         model: str,
         store: str,
         tables: MlflowTables | None = None,
@@ -63,7 +64,7 @@ class ModelVersions:
         self._connect, self._tables = connect, tables
 
     @cached_property
-    def client(self) -> MlflowClient:
+    def client(self) -> Client:
         self._tables = None  # who writes by MLflow reads by it
         return self._connect()
 
@@ -120,13 +121,15 @@ class ModelVersions:
     def _find(self, registration: Link) -> str | None:
         """A version that an earlier try made before it could write it down here."""
         condition = f"name = '{self.model}' and tags.`{REGISTRATION_TAG}` = '{registration.sha256}'"
-        found = self.client.search_model_versions(condition)
+        client: Client = self.client
+        if isinstance(client, LocalClient):
+            found = client.versions_with_tag(self.model, REGISTRATION_TAG, registration.sha256)
+        else:
+            found = client.search_model_versions(condition)
         # Should several flows have left one each, all later ones choose the same.
         return min((str(version.version) for version in found), key=int, default=None)
 
     def _create(self, registration: Link) -> str:
-        from mlflow.exceptions import MlflowException
-
         context, client, workspace = self.context, self.client, self.context.workspace
         document = workspace.load(registration, Registration)
         report = workspace.load(document.evaluation, EvaluationReport)
@@ -140,10 +143,7 @@ class ModelVersions:
         mlflow_store.log_result(client, run_id, run, report, tags)
         # Before the version exists: whoever serves it finds all its files.
         self._log_files(document, run_id)
-        try:
-            client.get_registered_model(self.model)
-        except MlflowException:
-            client.create_registered_model(self.model, description=DESCRIPTION.format(context.pipeline, self.model))
+        mlflow_store.ensure_model(client, self.model, DESCRIPTION.format(context.pipeline, self.model))
         source = f"runs:/{run_id}/{mlflow_store.MODEL_FOLDER}"
         self._pass_over_taken_numbers(registration, source, run_id)
         made = client.create_model_version(self.model, source=source, run_id=run_id, tags=tags)
@@ -191,7 +191,10 @@ def model_versions(context: RunContext, model: str, tracking_uri: str) -> Iterat
             stack.enter_context(holding(workspace.local_path(f"locks/model-{model}.lock")))
         stack.enter_context(mlflow_store.mlflow_client(uri))
         tables = stack.enter_context(mlflow_tables(mlflow_store.database_of(uri)))
-        yield ModelVersions(context, lambda: mlflow_store.connect(uri), model, tracking_uri, tables)
+        made = stack.enter_context(contextlib.ExitStack())
+        yield ModelVersions(
+            context, lambda: made.enter_context(mlflow_store.opened(workspace, uri)), model, tracking_uri, tables
+        )
 
 
 def lineage(workspace: Workspace, registration: Link) -> dict[str, str]:

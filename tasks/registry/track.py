@@ -15,11 +15,12 @@ from headway.data_contracts.store import plain_text
 from headway.data_contracts.store.documents import RunSpec
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.registry import mlflow_store, tracked_runs
+from headway.tasks.tracking.system_metrics import SystemMetrics
 from headway.training.observe.ledger import Event
 from headway.training.observe.step_summary import Percentiles, StepSummary
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
+    from headway.tasks.registry.mlflow_store import Client
 
 log = logging.getLogger(__name__)
 
@@ -48,41 +49,29 @@ MAX_METRICS_PER_BATCH = 1000
 
 
 class SystemSamples:
-    """How busy this machine is while it trains, by MLflow's own monitors, as it shows them: below `system/`.
+    """How busy this machine is while it trains, as MLflow shows it: below `system/`.
 
-    Its thread for them asks the store for the run at every sample, and waits for it as long as it likes.
+    MLflow's own thread for that asks the store for the run at every sample, and waits for it as long as it likes.
     """
 
-    def __init__(self, started_unix_s: float) -> None:
+    def __init__(self, started_unix_s: float, metric: Callable[[str, float, int, int], Any]) -> None:
         """Args:
         started_unix_s: of MLflow's run, so that the samples of a resumed one follow those before.
+        metric: makes one as the client takes it.
         """
-        from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
-        from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
-        from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
-        from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
-
-        self._monitors: list[Any] = [CPUMonitor(), DiskMonitor(), NetworkMonitor()]
-        with contextlib.suppress(Exception):  # no GPU, or no library for its driver
-            self._monitors.append(GPUMonitor())
+        self._metrics, self._metric = SystemMetrics(), metric
         self._started_unix_s, self._last_unix_s = started_unix_s, time.time()
         self._held: list[Any] | None = []
 
     def take(self) -> list[Any]:
         """Metrics of a sample that is due; the first waits for the second, since one point is no series."""
-        from mlflow.entities import Metric
-
         now_unix_s = time.time()
         if now_unix_s - self._last_unix_s < SAMPLE_EVERY_S:
             return []
         self._last_unix_s = now_unix_s
         step = max(0, int((now_unix_s - self._started_unix_s) / SAMPLE_EVERY_S))
-        made = []
-        for monitor in self._monitors:
-            monitor.collect_metrics()
-            named = monitor.aggregate_metrics().items()
-            made += [Metric(f"system/{name}", float(value), int(now_unix_s * 1000), step) for name, value in named]
-            monitor.clear_metrics()
+        named = self._metrics.sample().items()
+        made = [self._metric(f"system/{name}", float(value), int(now_unix_s * 1000), step) for name, value in named]
         if self._held == []:
             self._held = made
             return []
@@ -142,23 +131,8 @@ class SeriesShipper:
 
     def _ship(self) -> None:
         try:
-            client = mlflow_store.connect(self._tracking_uri)
-            record = mlflow_store.find_or_create_run(client, self._workspace, self._pipeline, self._run, self._trial)
-            run_id = record.info.run_id
-            tracked_runs.end_killed(self._workspace, client)
-            tracked_runs.begin(client, record)
-            logged = _Logged(client, run_id)
-            samples = SystemSamples(record.info.start_time / 1000) if self._is_here else None
-            while True:
-                steps, ended = self._collect()
-                self._workspace.require_there()  # MLflow would make its database anew in an empty mount point
-                _log_steps(client, run_id, steps, logged, self._targets)
-                if samples is not None and (taken := samples.take()):
-                    client.log_batch(run_id, metrics=taken)
-                if ended:
-                    if self._ends_as:
-                        client.set_terminated(run_id, self._ends_as)
-                    return
+            with mlflow_store.opened(self._workspace, self._tracking_uri) as client:
+                self._ship_to(client)
         except Exception as error:
             # The ledger keeps every record; MLflow's copy is a convenience and must not cost the run. What the thread
             # still does after the command's last words, when a rehearsal's folder is gone, is nothing to tell.
@@ -168,6 +142,24 @@ class SeriesShipper:
                 return  # nor does the ledger keep them then; the flow ends of it and says so, once
             message = str(error).partition("\n")[0]
             log.warning("MLflow takes no series, the ledger keeps them: %s", message or type(error).__name__)
+
+    def _ship_to(self, client: Client) -> None:
+        record = mlflow_store.find_or_create_run(client, self._workspace, self._pipeline, self._run, self._trial)
+        run_id, metric = record.info.run_id, mlflow_store.entities_of(client).Metric
+        tracked_runs.end_killed(self._workspace, client)
+        tracked_runs.begin(client, run_id)
+        logged = _Logged(client, run_id)
+        samples = SystemSamples(record.info.start_time / 1000, metric) if self._is_here else None
+        while True:
+            steps, ended = self._collect()
+            self._workspace.require_there()  # MLflow would make its database anew in an empty mount point
+            _log_steps(client, run_id, steps, logged, self._targets)
+            if samples is not None and (taken := samples.take()):
+                client.log_batch(run_id, metrics=taken)
+            if ended:
+                if self._ends_as:
+                    client.set_terminated(run_id, self._ends_as)
+                return
 
     def _collect(self) -> tuple[list[Event], bool]:
         """What arrived within the flush interval, and whether that was the last of it."""
@@ -209,7 +201,7 @@ def steps_in_words(summary: Event, targets: str) -> str:
 class _Logged:
     """How far each series is. Ranks may repeat steps after a restart, and MLflow would draw both points."""
 
-    def __init__(self, client: MlflowClient, run_id: str) -> None:
+    def __init__(self, client: Client, run_id: str) -> None:
         self._client, self._run_id = client, run_id
         self._last_steps: dict[str, int] = {}
 
@@ -222,10 +214,8 @@ class _Logged:
         return is_new
 
 
-def _log_steps(client: MlflowClient, run_id: str, steps: list[Event], logged: _Logged, targets: str) -> None:
-    from mlflow.entities import Metric
-
-    metrics: list[Any] = []
+def _log_steps(client: Client, run_id: str, steps: list[Event], logged: _Logged, targets: str) -> None:
+    made, metrics = mlflow_store.entities_of(client).Metric, list[Any]()
     for event in steps:
         if event["event"] == SUMMARY:
             client.set_tag(run_id, mlflow_store.DESCRIPTION_TAG, steps_in_words(event, targets))
@@ -233,7 +223,7 @@ def _log_steps(client: MlflowClient, run_id: str, steps: list[Event], logged: _L
         step, millis = int(event["step"]), int(event["unix_s"] * 1000)
         if event["event"] == "validation":
             if logged.is_new(series := f"validation/{event['metric']}", step):
-                metrics.append(Metric(series, float(event["value"]), millis, step))
+                metrics.append(made(series, float(event["value"]), millis, step))
             continue
         if not logged.is_new(OF_EACH_STEP, step):
             continue
@@ -242,6 +232,6 @@ def _log_steps(client: MlflowClient, run_id: str, steps: list[Event], logged: _L
             # The same thing in the label's unit; nats with the Gaussian's constant say nothing beside it.
             values.pop(SERIES["loss"], None)
         values[f"train/{targets}_per_s"] = event["tokens"] / max(event["duration_s"], 1e-9)
-        metrics += [Metric(key, value, millis, step) for key, value in values.items()]
+        metrics += [made(key, value, millis, step) for key, value in values.items()]
     for start in range(0, len(metrics), MAX_METRICS_PER_BATCH):
         client.log_batch(run_id, metrics=metrics[start : start + MAX_METRICS_PER_BATCH])

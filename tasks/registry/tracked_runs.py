@@ -13,6 +13,7 @@ from headway.data_contracts.store.leftovers import MACHINE
 from headway.data_contracts.store.publication import Workspace
 from headway.tasks.registry import mlflow_store, model_refs
 from headway.tasks.registry.retirement import RETIRED_TAG
+from headway.tasks.tracking.local_client import LocalClient
 from headway.training.checkpoint.layout import run_folder
 from headway.training.launch.base import run_lock
 
@@ -20,16 +21,19 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
+    from headway.tasks.registry.mlflow_store import Client
+    from headway.tasks.tracking.records import Run as LocalRun
+
 MACHINE_TAG = "headway.machine"
 """Where the run is trained: there alone can be told whether somebody still does."""
 PAGE = 1000
 
 
-def begin(client: MlflowClient, run: Run) -> None:
+def begin(client: Client, run_id: str) -> None:
     """It is trained here from now on, for the first time or again."""
-    client.set_tag(run.info.run_id, MACHINE_TAG, MACHINE)
+    client.set_tag(run_id, MACHINE_TAG, MACHINE)
     # Of a resumed run MLflow still shows how its earlier part ended.
-    client.update_run(run.info.run_id, status="RUNNING")
+    client.update_run(run_id, status="RUNNING")
 
 
 def ended_as(error: type[BaseException] | None) -> str:
@@ -44,14 +48,14 @@ def ended_as(error: type[BaseException] | None) -> str:
     return "FAILED" if is_failure else "KILLED"
 
 
-def end_killed(workspace: Workspace, client: MlflowClient) -> list[str]:
+def end_killed(workspace: Workspace, client: Client) -> list[str]:
     """End as KILLED what this machine trained and nobody trains any more; returns the names of these runs.
 
     Raises:
         MlflowException: the store refuses.
     """
     ended = []
-    for run in _runs(client, "attributes.status = 'RUNNING'"):
+    for run in _running(client):
         folder = workspace.local_path(run_folder(_link(run)))
         # Of another machine's run the lock cannot be seen from here.
         if run.data.tags.get(MACHINE_TAG) == MACHINE and run_lock.holder_of(folder) is None:
@@ -110,6 +114,13 @@ def stores(workspace: Workspace) -> Iterator[MlflowClient]:
             yield mlflow_store.connect(uri, must_exist=True)
 
 
+def _running(client: Client) -> Iterator[Run | LocalRun]:
+    if isinstance(client, LocalClient):
+        yield from (run for run in client.running() if mlflow_store.RUN_TAG in run.data.tags)
+    else:
+        yield from _runs(client, "attributes.status = 'RUNNING'")
+
+
 def _runs(client: MlflowClient, condition: str = "") -> Iterator[Run]:
     """All of Headway's."""
     for experiment in client.search_experiments(max_results=PAGE):
@@ -122,5 +133,5 @@ def _runs(client: MlflowClient, condition: str = "") -> Iterator[Run]:
                 break
 
 
-def _link(run: Run) -> Link:
+def _link(run: Run | LocalRun) -> Link:
     return Link(kind=RunSpec.kind, sha256=run.data.tags[mlflow_store.RUN_TAG])

@@ -33,7 +33,7 @@ from headway.tasks.rows.splitting_rule import key_type, splitting_rule
 from headway.training.config.fold import Fold
 from headway.training.config.shards import HELDOUT, ShardSpec
 from headway.training.data.load.shard_reader import ShardReader
-from headway.training.evaluation.measures import LABEL, Sums, metric_set_for
+from headway.training.evaluation.measures import CLASSES, LABEL, NUMBERS, Sums, metric_set_for
 from headway.training.evaluation.outputs import Outputs
 from headway.training.evaluation.scorers import Quarters
 from headway.training.programs.evaluation import Details, Scores
@@ -66,7 +66,7 @@ class FoldScore(Document):
     baselines: dict[str, dict[str, tuple[float, ...]]]
     """The same of simple models that were fitted on the other folds."""
     labels: tuple[float, ...] = Field(default=(), exclude_if=operator.not_)
-    """Of numbers to predict."""
+    """Numbers to predict, or numbers of classes, in the order of `examples`."""
     outputs: StoredFile | None = Field(default=None, exclude_if=operator.not_)
     """What the model said of each row."""
     no_outputs: str = Field(default="", exclude_if=operator.not_)
@@ -162,9 +162,9 @@ def score_of(
 
 
 def labels_of(workspace: Workspace, manifest: Link) -> tuple[float, ...]:
-    """Numbers to predict of the rows that shards hold out, in their order; none where classes are predicted."""
+    """What is to be predicted of the rows that shards hold out, in their order; a class by its number."""
     shards = workspace.load(manifest, ShardManifest)
-    if metric_set_for(workspace, shards).predicts != "number":
+    if metric_set_for(workspace, shards).predicts == "tokens":
         return ()
     reader = ShardReader(workspace, shards, HELDOUT)
     return tuple(reader.gather(np.arange(reader.num_rows))[LABEL].reshape(-1).astype(np.float64).tolist())
@@ -220,7 +220,7 @@ def joined_scores(parts: Sequence[tuple[Fold, Scores, Sequence[float]]], *, has_
     """Scores of all folds as those of one split, fold after fold.
 
     Args:
-        parts: of each fold its scores, and the numbers to predict where numbers are.
+        parts: of each fold its scores, and what was to be predicted of each row.
         has_same_inputs: whether the inputs of importance are those of every fold.
     """
     examples = tuple(f"fold {fold.number}, {name}" for fold, scores, _ in parts for name in scores.examples)
@@ -232,18 +232,36 @@ def joined_scores(parts: Sequence[tuple[Fold, Scores, Sequence[float]]], *, has_
         name: _joined_sums([scores.baselines[name] for _, scores, _ in parts]) for name in baselines
     }
     labels = np.array([label for _, _, of_fold in parts for label in of_fold], dtype=np.float64)
-    if len(labels):
+    if "squared_error" in sums:
         # Each fold's own quarters and mean would be those of as many tables.
         quarters = Quarters(labels)
         slices = tuple(quarters.names(labels))
         variation = quarters.variation(labels)
         sums["variation"] = variation
         joined = {name: {**its, "variation": variation} for name, its in joined.items()}
+    for name, constant in _best_constants(labels, sums).items():
+        joined |= {name: {**joined[name], **constant}} if name in joined else {}
     starts = np.cumsum([0, *(len(scores.examples) for _, scores, _ in parts)]).tolist()
     details = _joined_details([scores.details for _, scores, _ in parts], starts)
     if not has_same_inputs:
         details = dataclasses.replace(details, importance=None, importance_rows=None)
     return Scores(examples=examples, slices=slices, sums=sums, baselines=joined, details=details)
+
+
+def _best_constants(labels: NDArray[np.float64], sums: Sums) -> Mapping[str, Sums]:
+    """What the best of all answers that are the same for every row comes to, by the name of that simple model.
+
+    Where a key's rows are alike, a fold's other rows have other shares of the classes than the fold: their prior is
+    worse than a guess, and a model that learnt nothing would beat it beyond doubt.
+    """
+    if "squared_error" in sums:
+        return {NUMBERS.gate_baseline: {"squared_error": np.square(labels - labels.mean())}}
+    if "correct" not in sums:
+        return {}
+    classes = labels.astype(np.int64)
+    counts = np.bincount(classes)
+    nats, correct = -np.log(counts[classes] / len(classes)), (classes == counts.argmax()).astype(np.float64)
+    return {CLASSES.gate_baseline: {"nats": nats, "correct": correct}}
 
 
 def _joined_sums(parts: Sequence[Sums]) -> dict[str, NDArray[Any]]:

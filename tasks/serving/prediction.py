@@ -23,9 +23,10 @@ from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.notebook_card import notebook_card
 from headway.data_contracts.types.report_text import count
 from headway.tasks.registry import model_refs
-from headway.tasks.registry.model_export import ARTIFACTS, CONFIG, naming_the_copy, registered_graph
+from headway.tasks.registry.model_export import CONFIG, naming_the_copy, registered_graph
 from headway.tasks.serving.exported_model import ADVICE, exported_file, parse_model_config, read_exported
 from headway.tasks.serving.rows_to_predict import ROWS, as_table, rows_with_all_values, with_fitted_types
+from headway.tasks.tracking.model_folder import ARTIFACTS
 from headway.training.config.encoder_specs import ENCODER_SPEC, BytePairSpec, EncoderSpec, TabularEncoderSpec
 from headway.training.data.encode.blocks import SourceBlock
 from headway.training.data.encode.byte_pair import TOKENIZER_FILE, BytePairEncoder, token_bytes

@@ -128,7 +128,10 @@ class TrackedSearch:
             "mlflow.source.type": "JOB",
         }
         made = client.create_run(experiment_id, run_name=f"{pipeline} search {day} {self._key[:8]}", tags=tags)
-        client.log_batch(made.info.run_id, params=mlflow_store.params_of(self._spec.model_dump(mode="json")))
+        client.log_batch(
+            made.info.run_id,
+            params=mlflow_store.params_of(client, self._spec.model_dump(mode="json")),
+        )
         return made
 
     def _find_records(self, client: MlflowClient, runs: Sequence[RunSpec]) -> None:
@@ -167,7 +170,7 @@ class TrackedSearch:
             record.run_id,
             metrics=[Metric(f"ranking/{metric}", by_step[step], record.start_time, step) for step in sorted(new)],
             # Those of training are parameters of every run.
-            params=mlflow_store.params_of(figures.of_shards) if is_first else [],
+            params=mlflow_store.params_of(client, figures.of_shards) if is_first else [],
             tags=[RunTag(PARENT_TAG, parent.info.run_id)] if is_first else [],
         )
         self._logged[run.sha256] = (logged or set()) | new

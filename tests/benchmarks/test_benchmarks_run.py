@@ -14,6 +14,7 @@ from benchmarks.sharding_work import CONTENDERS
 
 SMALLEST = {
     "checkpoint": ("--megabytes", "8", "--rounds", "1", "--no-peers"),
+    "communication_loss": ("--steps", "12", "--seeds", "1", "--only", "16 rows, H 10"),
     "contracts": ("--rows", "2000", "--rounds", "1"),
     "exact": ("--rounds", "1", "--model", "1 M", "--only", "2 ranks"),
     "gradient_noise": ("--rounds", "1"),

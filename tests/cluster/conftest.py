@@ -31,6 +31,7 @@ from tests.cluster.slurm import SlurmCluster, slurm_cluster
 from tests.cluster.toys import TOY_PATH
 from tests.known_processes import command_of, known_processes
 from tests.waiting import DEADLINE_S, wait_until
+from tests.warm_programs import Program, forked_helpers
 
 QUICK: dict[str, Any] = {"backoff_s": 0.0, "peer_grace_s": 1.0, "lost_grace_s": 3.0}
 """Ways of being launched that wait for nothing that is not tested."""
@@ -39,6 +40,13 @@ PATIENT: dict[str, Any] = {
     "preflight": {"min_bytes_per_s": 0, "max_latency_s": DEADLINE_S, "max_resolve_s": 0.99 * PATIENCE_S},
 }
 """And take no machine that is busy with other things for a broken one."""
+
+
+@pytest.fixture(autouse=True)
+def helpers_are_forks() -> Iterator[None]:
+    """What this machine's own part of a run starts of Headway's; how it starts is asked in its own rooms."""
+    with forked_helpers():
+        yield
 
 
 @dataclass
@@ -50,18 +58,18 @@ class OwnedRun:
     head: NamespaceHost | None
     """Where the owner runs; None: among the processes of this machine."""
     agents: Literal["real", "toys"] = "real"
-    owners: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    owners: list[subprocess.Popen[str]] = field(default_factory=list)
     owner: str = "tests.cluster.owner"
     """The module that owns it."""
 
     def begin(self, *words: str, nodes: int = 2, module: str = "toy_worker", spec: LaunchSpec | None = None) -> None:
         told = (spec or self.spec).model_dump_json()
-        owner = (self.owner, str(self.folder), told, str(nodes), self.agents, module)
-        command = [sys.executable, "-m", *owner, *words]
+        owner = (self.owner, str(self.folder), told, str(nodes), self.agents, module, *words)
+        command = (sys.executable, "-m", *owner) if self.head is None else self.head.runs(*owner)
         with (self.folder / "owner.out").open("ab") as log:
             self.owners.append(
-                subprocess.Popen(
-                    [*(() if self.head is None else self.head.enter()), *command],
+                Program(
+                    command,
                     cwd=HEADWAY_HOME,
                     env={**os.environ, "PYTHONPATH": HEADWAY_HOME},
                     stdin=subprocess.DEVNULL,
@@ -83,7 +91,7 @@ class OwnedRun:
     def signal_owner(self, number: signal.Signals) -> None:
         started = self.owners[-1].pid
         below = [pid for pid in descendants(started) if self.owner.encode() in command_of(pid)]
-        # The owner is below nsenter, which is halted with it.
+        # On a host the owner is below what entered it, which is halted with it.
         for pid in [started, *below] if number is signal.SIGCONT or self.head is None else below:
             os.kill(pid, number)
 

@@ -24,6 +24,7 @@ from headway.training.launch.jobs.scheduler import JobState, Scheduler
 from headway.training.launch.supervise.launchers import scheduler_for
 from headway.training.observe.ledger import Ledger, read_events
 from tests.waiting import wait_until
+from tests.warm_programs import Program
 
 TOYS = Path(__file__).parents[1] / "training" / "launch" / "toys"
 REPOSITORY = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ class DetachedRun:
     folder: Path
     spec: LaunchSpec
     """By which its job is asked for."""
-    flows: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    flows: list[subprocess.Popen[str]] = field(default_factory=list)
     agents: Literal["real", "toys"] = "toys"
     """Of jobs that its flows queue."""
 
@@ -68,12 +69,12 @@ class DetachedRun:
 
         follow(scheduler_for(spec), spec, gang, ledger=self.ledger, budget_scope="one", poll=no_step)
 
-    def start_flow(self, spec: LaunchSpec, *arguments: str, stop: StopRequest = NEVER) -> subprocess.Popen[bytes]:
+    def start_flow(self, spec: LaunchSpec, *arguments: str, stop: StopRequest = NEVER) -> subprocess.Popen[str]:
         fields = {"module": "toy_worker", "nodes": 2, "ranks_per_node": 1, "import_path": [str(TOYS)]}
         gang = fields | {"run_dir": str(self.folder), "arguments": ["--run-dir", str(self.folder), *arguments]}
         gang["stop"] = asdict(stop)
         with (self.folder / "flows.log").open("ab") as log:
-            flow = subprocess.Popen(
+            flow = Program(
                 [
                     sys.executable,
                     "-m",

@@ -25,6 +25,7 @@ import yaml
 
 from headway.training.launch.base.process_tree import processes_with, sweep
 from tests.kubernetes_objects import problem
+from tests.warm_programs import Program
 
 Json = dict[str, Any]
 TOKEN, POD_TOKEN = "TEST_KUBERNETES_CLUSTER", "TEST_KUBERNETES_POD"
@@ -59,7 +60,7 @@ class Pod:
         known |= {each["name"]: self._resolve(each, cluster.secrets) for each in container["env"]}
         reference = re.compile(r"\$\$|\$\((\w+)\)")
         with self.log.open("wb") as out:
-            self.process = subprocess.Popen(
+            self.process = Program(
                 [
                     reference.sub(lambda found: "$" if found[1] is None else known.get(found[1], found[0]), word)
                     for word in container["command"]

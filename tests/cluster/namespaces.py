@@ -16,6 +16,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -95,6 +96,10 @@ class NamespaceHost:
     def enter(self) -> tuple[str, ...]:
         """What runs the command that follows on this host."""
         return ("nsenter", f"--target={self.init_pid}", "--net", "--pid", "--mount", "--uts")
+
+    def runs(self, module: str, *words: str) -> tuple[str, ...]:
+        """What runs a module of Python's on this host; by `Program`, one that is imported already."""
+        return (sys.executable, "-m", "tests.cluster.on_host", str(self.init_pid), module, *words)
 
     def signal(self, pid: int, number: signal.Signals) -> None:
         """To a process by the host's own count."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -64,8 +63,12 @@ def trouble(kind: str, **fields: object) -> tuple[str, str]:
     return "--trouble", json.dumps({"kind": kind, "step": 3, "rank": 1, "attempt": 1, **fields})
 
 
-def test_a_run_comes_to_its_end_over_a_killed_rank_and_leaves_nobody(start: Callable[..., OwnedRun]) -> None:
-    run = start("--steps", "8", "--children", *trouble("kill"), agents="real")
+@pytest.mark.parametrize("agents", ["toys", pytest.param("real", marks=pytest.mark.soak)])
+def test_a_run_comes_to_its_end_over_a_killed_rank_and_leaves_nobody(
+    start: Callable[..., OwnedRun], agents: Literal["real", "toys"]
+) -> None:
+    """Over the real agents, which import torch on each node, also `test_drill` and `test_soak` lose a rank."""
+    run = start("--steps", "8", "--children", *trouble("kill"), agents=agents)
     assert run.ends() == 0, run.message
     assert [record["state"] for record in run.records()] == ["failed", "done"]
     assert "rank 1 was killed" in run.records()[0]["failure"]["what"]
@@ -122,11 +125,25 @@ def test_the_real_worker_learns_the_same_bits_wherever_it_runs_and_listens_on_no
         agents="real",
     )
     heard: set[str] = set()
-    while run.owners[-1].poll() is None:
+
+    def listen() -> None:
         # Slurm's own client has Slurm's own ports, and its credentials.
         ours = [pid for pid in run.processes() if _bytes(f"/proc/{pid}/comm") != b"srun\n"]
-        heard |= {address for pid in ours for address, _ in listening(pid)}
-        time.sleep(0.05)
+        heard.update(address for pid in ours for address, _ in listening(pid))
+
+    def listened_while_it_trains() -> bool:
+        trains = run.step_of(1) > 0
+        listen()
+        assert run.owners[-1].poll() is None, run.message
+        return trains
+
+    def listened_to_its_end() -> bool:
+        listen()
+        return run.owners[-1].poll() is not None
+
+    # In pauses: it needs the processor as well.
+    wait_until(listened_while_it_trains, what="its first step")
+    wait_until(listened_to_its_end, what="its end", every_s=0.5)
     assert run.ends() == 0, run.message
     assert heard and not heard & {"0.0.0.0", "::"}, heard
     bits = json.loads((run.folder / "result.json").read_text())["tensors_sha256"]
@@ -153,7 +170,9 @@ def test_with_one_host_left_the_real_worker_learns_the_same_bits(
     assert bits == LEARNT.setdefault("bits", bits)
 
 
-LONG_ENOUGH = TINY.model_copy(update={"max_steps": 400, "checkpoints": CheckpointSpec(every_steps=200)})
+LONG_ENOUGH = TINY.model_copy(
+    update={"max_steps": 200, "global_batch_sequences": 4, "checkpoints": CheckpointSpec(every_steps=100)}
+)
 """For a busy machine to look at its ports while it trains."""
 LEARNT: dict[str, str] = {}
 """By the first backend."""

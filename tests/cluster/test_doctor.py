@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tests.cluster.kubernetes_recorder import KubernetesRecorder
 from tests.cluster.namespaces import NamespaceHost, NamespaceHosts
 from tests.cluster.slurm import SlurmCluster
 from tests.e2e.project import CONTRACT, PIPELINE, write_texts
+from tests.warm_programs import run_program
 
 
 def look(tmp_path: Path, launch: LaunchSpec, head: NamespaceHost | None = None) -> tuple[int, str, str]:
@@ -28,14 +28,12 @@ def look(tmp_path: Path, launch: LaunchSpec, head: NamespaceHost | None = None) 
     told = PIPELINE.replace("launch: {nodes: 1, ranks_per_node: 2}", f"launch: {launch.model_dump_json()}")
     (tmp_path / "tiny.yaml").write_text(told)
     (tmp_path / "contract.yaml").write_text(CONTRACT)
-    command = (sys.executable, "-m", "headway", "doctor", str(tmp_path / "tiny.yaml"), "--json")
+    words = ("tests.cluster.hosts_doctor", str(tmp_path / "tiny.yaml"), "--json")
     workspace = {"HEADWAY_WORKSPACE": str(tmp_path / "workspace"), "PYTHONPATH": HEADWAY_HOME}
-    done = subprocess.run(
-        [*(() if head is None else head.enter()), *command],
+    done = run_program(
+        (sys.executable, "-m", *words) if head is None else head.runs(*words),
         env={**os.environ, **workspace},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
     )
     findings = {each["what"]: each for each in json.loads(done.stdout)["findings"]}
     assert f"hosts ({launch.launcher})" in findings, done.stdout

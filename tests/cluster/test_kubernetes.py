@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headway.data_contracts.store.errors import EnvironmentProblem, RunStopped
+from headway.training.config.checkpoints import CheckpointSpec
 from headway.training.launch.base.gang import DetachedSpec
 from headway.training.launch.base.launcher import Handle
 from headway.training.launch.base.retry_budget import AttemptRecords
@@ -288,7 +289,9 @@ def test_real_workers_in_two_pods_come_to_the_bits_of_a_run_without_kubernetes_a
     run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path
 ) -> None:
     project = make_project(tmp_path / "workspace")
-    spec = project.publish_run(TINY.model_copy(update={"max_steps": 300}))
+    # Long enough to be evicted from; what is written meanwhile is for others to test.
+    training = TINY.model_copy(update={"max_steps": 300, "checkpoints": CheckpointSpec(every_steps=100)})
+    spec = project.publish_run(training)
     assert project.train(spec, tmp_path / "without", world_size=2) == [0, 0]
     arguments = ("--workspace", project.workspace.uri, "--run-spec", spec.sha256, "--run-dir", str(run.folder))
     evicted: list[str] = []

@@ -179,7 +179,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         made = None
         try:
             mlflow = serve_mlflow(service, postgres, mlflow_url)
-            made = Platform(service, postgres, serve(service), mlflow_url, mlflow)
+            made = Platform(service, postgres, serve(service, is_fresh=False), mlflow_url, mlflow)
             yield made
         finally:
             for process in () if made is None else (made.server, made.mlflow):
@@ -218,7 +218,7 @@ class Lost(NamedTuple):
 def lost(platform: Platform, deployed: list[str]) -> Lost:
     """A flow run whose worker was killed in the middle of training."""
     servers = platform.service.processes()
-    with working(platform.service) as worker:
+    with working(platform.service, is_fresh=False) as worker:
         flow_run = platform.retrain("lost")
         platform.trains(flow_run)
         os.kill(worker.pid, signal.SIGKILL)
@@ -229,7 +229,7 @@ def lost(platform: Platform, deployed: list[str]) -> Lost:
 
 @pytest.fixture(scope="module")
 def worker(platform: Platform, lost: Lost) -> Iterator[subprocess.Popen[bytes]]:
-    with working(platform.service) as process:
+    with working(platform.service, is_fresh=False) as process:
         yield process
 
 
@@ -279,7 +279,7 @@ def test_a_run_outlives_an_outage_of_the_server_and_registers_in_a_database_that
     # The server comes back only when training is over: whatever the run says meanwhile, nobody hears.
     trained = before + MAX_STEPS
     wait_until(lambda: steps_in(platform.workspace) == trained, PATIENT_S, "the last step without a server")
-    platform.server = serve(platform.service)
+    platform.server = serve(platform.service, is_fresh=False)
     platform.completes(flow_run)
     (folder,) = set((platform.workspace / "runs").iterdir()) - {lost.folder}
     assert first_steps(folder) == [1], "training itself was not disturbed"

@@ -32,6 +32,7 @@ from tests.cluster.slurm import SlurmCluster
 from tests.cluster.test_slurm import SPEC, Run, give_notice
 from tests.cluster.tiny_trials import END, LEDGER, RUNG, TinyTrials, tiny_trials
 from tests.waiting import DEADLINE_S, wait_until
+from tests.warm_programs import Program, run_program
 
 ONE_NODE = SPEC.model_copy(update={"nodes": 1, "max_attempts": 1})
 
@@ -81,11 +82,11 @@ def follow(
     return [ends[number] for number in range(len(runs))]
 
 
-def start_flow(runs: Sequence[Run], *arguments: str) -> subprocess.Popen[bytes]:
+def start_flow(runs: Sequence[Run], *arguments: str) -> subprocess.Popen[str]:
     """The same in a process of its own, to be killed."""
     folders = json.dumps([str(run.folder) for run in runs])
     with (runs[0].folder / "flows.log").open("ab") as log:
-        flow = subprocess.Popen(
+        flow = Program(
             [sys.executable, "-m", "tests.cluster.watching_runs", ONE_NODE.model_dump_json(), folders, *arguments],
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             stdout=log,
@@ -250,13 +251,10 @@ def test_on_ssh_hosts_trials_share_the_hosts_and_one_that_stays_paused_keeps_one
     spec = ssh_spec(hosts, nodes=1, max_attempts=1)
     assert spec.ssh is not None
     two = spec.model_copy(update={"ssh": spec.ssh.model_copy(update={"hosts": spec.ssh.hosts[:2]})})
-    command = [sys.executable, "-m", "tests.cluster.tiny_trials", str(tmp_path), two.model_dump_json()]
-    searched = subprocess.run(
-        [*hosts.hosts[0].enter(), *command],
+    searched = run_program(
+        hosts.hosts[0].runs("tests.cluster.tiny_trials", str(tmp_path), two.model_dump_json()),
         cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
         timeout=DEADLINE_S,
     )
     assert searched.returncode == 0, searched.stderr

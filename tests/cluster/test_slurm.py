@@ -86,7 +86,7 @@ def test_a_job_of_two_nodes_runs_to_its_end_and_the_flow_sees_it(run: Run) -> No
 
 
 def test_the_job_itself_keeps_a_bound_on_the_cost_and_ends_in_order(run: Run) -> None:
-    flow = run.start_flow(SPEC, *LONG, stop=StopRequest(paid_s=4.0, paid_detail="usd_per_run: 1.00"))
+    flow = run.start_flow(SPEC, *LONG, stop=StopRequest(paid_s=8.0, paid_detail="usd_per_run: 1.00"))
     run.wait_for_step()
     flow.kill()
     wait_until(lambda: run.state() is JobState.SUCCEEDED, what="the job's end, which nobody watches")

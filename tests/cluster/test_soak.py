@@ -7,6 +7,8 @@ import pytest
 from tests.cluster.prerequisites import why_no_hosts, why_no_slurm
 from tests.soak.orphans import Soak
 
+ENOUGH_STEPS = 300
+"""For three endings while it trains."""
 NEEDS = {"hosts": why_no_hosts, "slurm": why_no_slurm}
 
 
@@ -15,7 +17,8 @@ def test_a_round_of_the_soak_is_made_and_nobody_is_left(tmp_path_factory: pytest
     if reason := NEEDS[kind]():
         pytest.skip(reason)
     # Munge's socket has a name of some hundred characters at the most.
-    evidence = Soak(tmp_path_factory.mktemp("soak")).run([kind], 1)
+    evidence = Soak(tmp_path_factory.mktemp("soak"), num_steps=ENOUGH_STEPS).run([kind], 1)
     assert [trial.problem for trial in evidence.trials] == [""] * 4
+    assert all(trial.held for trial in evidence.trials), evidence.trials
     assert {trial.num_left for trial in evidence.trials} == {0}
     assert {trial.connected for trial in evidence.trials if trial.next_step_s} == {True}

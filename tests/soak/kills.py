@@ -25,7 +25,7 @@ from typing import Any
 
 from headway.training.checkpoint.layout import committed_steps
 from headway.training.config.checkpoints import CheckpointSpec
-from headway.training.config.communication_spec import IntegerCompressionSpec
+from headway.training.config.communication_spec import IntegerCompressionSpec, OuterSpec, SyncSpec
 from headway.training.launch.base.ports import free_port
 from headway.training.observe.ledger import read_events
 from tests.training.conftest import TINY, TinyProject, make_project, rank_environment
@@ -42,6 +42,14 @@ VARIANTS = {
     "whole numbers": {
         "checkpoints": CheckpointSpec(every_steps=2),
         "gradient_compression": IntegerCompressionSpec(kind="int8", islands=4, block=32),
+    },
+    "islands apart": {
+        "checkpoints": CheckpointSpec(every_steps=4),
+        "sync": SyncSpec(every_steps=6, islands=4, fragments=2, delay_steps=2, movements="int8"),
+    },
+    "two sites": {
+        "checkpoints": CheckpointSpec(every_steps=5),
+        "sync": SyncSpec(every_steps=5, islands=2, start_after_steps=7, outer=OuterSpec(lr=0.9, momentum=0.5)),
     },
 }
 

@@ -32,7 +32,9 @@ PATIENCE_S = 60.0
 STEP_PATIENCE_S = 240.0
 """And for the next step."""
 NEXT_STEP_S = 10.0
-LONG = TINY.model_copy(update={"max_steps": 800, "checkpoints": CheckpointSpec(every_steps=20)})
+LONG = TINY.model_copy(update={"checkpoints": CheckpointSpec(every_steps=20)})
+NUM_STEPS = 800
+"""For endings while it trains, however slowly the machine sees them through."""
 ENDLESS = ("--steps", "999999", "--children")
 PATIENT = {"max_attempts": 1000, "max_cycles_without_progress": 1000, "backoff_s": 0.0, "peer_grace_s": 1.0}
 STOP = "headway stop"
@@ -115,9 +117,9 @@ def pid_of(folder: Path, victim: str) -> int:
 class Bits:
     """The real worker's project, and what a run that nobody disturbs ends with."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, num_steps: int) -> None:
         self._project: TinyProject = make_project(folder / "project")
-        run = self._project.publish_run(LONG)
+        run = self._project.publish_run(LONG.model_copy(update={"max_steps": num_steps}))
         self.words = ("--workspace", self._project.workspace.uri, "--run-spec", run.sha256)
         (undisturbed := folder / "undisturbed").mkdir()
         assert self._project.train(run, undisturbed, world_size=2) == [0, 0]

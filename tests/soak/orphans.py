@@ -29,7 +29,14 @@ from tests.soak.orphan_hosts import host_trials
 from tests.soak.orphan_jobs import job_trials
 from tests.soak.orphan_servers import server_trials
 from tests.soak.orphan_table import Evidence, Trial, page, summarise, table
-from tests.soak.orphan_trials import Bits, command_trials, connection_trials, gang_trials, supervisor_trials
+from tests.soak.orphan_trials import (
+    NUM_STEPS,
+    Bits,
+    command_trials,
+    connection_trials,
+    gang_trials,
+    supervisor_trials,
+)
 
 Trials = Iterator[list[Trial]]
 
@@ -39,10 +46,13 @@ class Soak:
 
     Args:
         keep: called with the evidence so far after every round.
+        num_steps: of the run whose bits are compared; it has to last for a round.
     """
 
-    def __init__(self, folder: Path, *, keep: Callable[[Evidence], object] = lambda _: None) -> None:
-        self._folder, self._keep = folder, keep
+    def __init__(
+        self, folder: Path, *, keep: Callable[[Evidence], object] = lambda _: None, num_steps: int = NUM_STEPS
+    ) -> None:
+        self._folder, self._keep, self._num_steps = folder, keep, num_steps
         self._bits: Bits | None = None
         self._started_s = time.monotonic()
         self.evidence = Evidence(
@@ -107,7 +117,7 @@ class Soak:
     def _shared_bits(self) -> Bits:
         if self._bits is None:
             (self._folder / "bits").mkdir()
-            self._bits = Bits(self._folder / "bits")
+            self._bits = Bits(self._folder / "bits", self._num_steps)
         return self._bits
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -12,6 +13,8 @@ from .refusal import refuse
 ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 9: 4, 10: 8, 11: 16, 12: 1, 13: 2, 28: 2}
 ITEM_BYTES |= {29: 1, 30: 1, 31: 1, 32: 1, 33: 1, 34: 4, 35: 8}
 """By the number of a scalar type."""
+MAX_SPREAD_ELEMENTS = 1 << 30
+"""Strides of 0 spread a few bytes over any size: of more elements torch may make them all, or fail to count them."""
 DEVICE_KIND = re.compile(r"[a-z]{1,16}")
 
 _hint = v.one_of(as_int=v.whole_number, as_bool=v.boolean, as_float=v.number)
@@ -48,4 +51,7 @@ def reach_bytes(described: dict[str, Any]) -> int:
     if min([first, *sizes, *strides]) < 0:
         raise refuse("a tensor has a negative size", sizes)
     last = first + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-    return 0 if 0 in sizes else (last + 1) * ITEM_BYTES[described["dtype"]]
+    num_elements, num_needed = math.prod(sizes), 0 if 0 in sizes else last + 1
+    if num_elements > max(num_needed, MAX_SPREAD_ELEMENTS):
+        raise refuse("a tensor spreads its bytes over too many elements", sizes)
+    return num_needed * ITEM_BYTES[described["dtype"]]

@@ -426,3 +426,14 @@ def test_a_pipe_is_no_folder_that_is_not_there(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="pipe: it is neither a file nor a folder"):
         guess_source("pipe", base=tmp_path)
+
+
+def test_an_encoding_that_the_file_is_not_in_is_said_also_without_a_mark_at_its_beginning(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n" * 9)
+    with pytest.raises(DataError, match="not written in utf-16"):
+        guess_source("a.csv", base=tmp_path, given=csv_choice("", "utf-16", ""))
+
+
+def test_an_empty_name_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="empty"):
+        guess_source("", base=tmp_path)

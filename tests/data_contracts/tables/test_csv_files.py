@@ -181,7 +181,7 @@ def test_names_are_read_without_the_rows(tmp_path: Path) -> None:
     "wrong",
     [
         *({"delimiter": each} for each in (",,", "§", "\n", "\0", '"')),
-        *({"quote": ""}, {"skip_rows": -1}, {"column_names": ("a",)}, {"separator": ";"}),
+        *({"quote": ""}, {"skip_rows": -1}, {"skip_rows": 10**20}, {"column_names": ("a",)}, {"separator": ";"}),
     ],
 )
 def test_options_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:

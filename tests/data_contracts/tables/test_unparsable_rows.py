@@ -17,7 +17,9 @@ from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.tables import unparsable_rows
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.data_contracts.tables.source_spec import CsvOptions, SourceSpec
+from headway.data_contracts.tables.text_table_reader import inferred_columns
 from headway.data_contracts.tables.unparsable_rows import Unparsable, tolerant_batches, tolerant_columns
+from headway.data_contracts.types.text_types import VALUELESS
 
 pytestmark = pytest.mark.process
 
@@ -178,3 +180,17 @@ def test_dates_of_the_formats_are_no_bad_cells_and_others_are(tmp_path: Path) ->
     assert [row["day"] for row in found] == [datetime(2025, 12, 31), None, datetime(2026, 2, 1), None]
     assert [(each.number, each.column) for each in bad] == [(3, "day"), (4, "n"), (5, "day")]
     assert tolerant_columns(spec("a.csv", **options), path, "a.csv", {}) == {"day": "string", "n": "string"}
+
+
+@pytest.mark.parametrize("valueless", ["", VALUELESS])
+@pytest.mark.parametrize(
+    ("text", "row"), [("Title\n1,2,3\n4,5,6\n", 2), ("a,b\n,1\n,2,3\n,3\n", 3)], ids=["all rows", "and an empty column"]
+)
+def test_rows_of_more_values_are_named_where_a_column_is_left_without_any(
+    tmp_path: Path, valueless: str, text: str, row: int
+) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    spec = SourceSpec(format="csv", uri="data")
+    with pytest.raises(DataError, match=f"row {row}") as refused:
+        inferred_columns(spec, tmp_path / "a.csv", "a.csv", {}, keeps_bad=False, valueless=valueless)
+    assert "UnknownType" not in str(refused.value) and "type is not known" not in str(refused.value)

@@ -702,3 +702,23 @@ def test_row_numbers_that_pandas_wrote_under_no_name_are_passed_over_and_it_is_s
     assert list(load_contract(tmp_path / "rows.contract.yaml").columns) == ["x", "target"]
     checked = headway("contract", "check", "rows.pipeline.yaml")
     assert checked.code == 0, checked.out + checked.err
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x" * 300], "the name is too long for a file"),
+        (["a.csv", "--out", f"{'x' * 300}.contract.yaml"], "the name is too long for a file"),
+        (["a.csv", "--out", "s3://bucket/a.contract.yaml"], "is a URI"),
+        (["a.csv", "--skip-rows", f"{10**20}"], "is more than 2,147,483,647 lines"),
+        ([""], "the name is empty"),
+    ],
+)
+def test_a_name_that_cannot_be_one_is_said_and_nothing_is_written(
+    headway: Headway, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    (tmp_path / "a.csv").write_text("x,target\n1,0\n")
+    refused = headway("contract", "init", *arguments)
+    assert refused.code == 2 and message in refused.err
+    assert [each.name for each in tmp_path.iterdir()] == ["a.csv"]

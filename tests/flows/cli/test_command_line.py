@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -120,6 +121,38 @@ def test_output_that_has_no_room_is_trouble_of_the_environment() -> None:
         command = [sys.executable, "-m", "headway", "--version"]
         made = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert made.returncode == 8 and made.stderr.startswith("headway: ") and "no space left" in made.stderr.lower()
+
+
+@pytest.mark.process
+def test_output_that_nobody_reads_is_an_exit_code_of_ours_and_no_word() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "headway", "explain"]
+    made = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (made.returncode, made.stderr) == (8, "")
+
+
+def test_a_pipe_that_breaks_elsewhere_is_not_silent(headway, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("headway.flows.act.explain.explain", broken)
+    code, message = headway("explain")
+    assert code == 70 and "BrokenPipeError" in message
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("arguments", [("plan", "a"), ("contract", "init", "a.csv"), ("init",)])
+def test_a_current_folder_that_was_removed_is_said(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    def remove() -> None:
+        (tmp_path / "gone").mkdir()
+        os.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+
+    command = [sys.executable, "-m", "headway", *arguments]
+    made = subprocess.run(command, capture_output=True, text=True, preexec_fn=remove)
+    assert made.returncode == 8 and "the current folder was removed" in made.stderr
 
 
 INTERRUPTED_AT = """

@@ -68,6 +68,12 @@ def test_it_has_the_projects_names_and_is_confined_as_the_shipped_one(make_wante
     assert (service["spec"], policy["spec"]) == (service_of_ours["spec"], policy_of_ours["spec"])
 
 
+def test_a_workspace_is_no_expression_of_kubernetes(make_wanted: Make) -> None:
+    profile = {"env": {"HEADWAY_WORKSPACE": "/srv/headway/$(POD_IP)"}}
+    text = render_exporter(make_wanted(profile=profile, pipelines={"speech": on_kubernetes()}))
+    assert "value: /srv/headway/$$(POD_IP)" in text
+
+
 def test_a_profile_whose_probe_alone_is_there_has_an_exporter_too(make_wanted: Make) -> None:
     launch = on_kubernetes().launch.model_dump(mode="json", exclude_unset=True)
     wanted = make_wanted(profile=ENV | {"probe": {"every": "hour", "launch": launch}})

@@ -106,7 +106,9 @@ def warm() -> None:
     import headway.flows.windows.admission  # noqa: F401
     from headway.tasks.registry import mlflow_store
 
-    mlflow_store.load()
+    mlflow_store.quiet_mlflow()
+    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+
     for name in ("utf-8-sig", "utf-16", "utf-32", "latin-1", "cp1252", "cp1250", "cp1251", "shift_jis", "gb18030"):
         codecs.lookup(name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 import pickle
 import pickletools
@@ -279,22 +278,3 @@ def test_the_description_says_what_goes_in_and_what_comes_out(saved: Path, expor
     assert '"dtype": "int64", "shape": [-1, -1]' in signature["inputs"]
     assert '"dtype": "float32", "shape": [-1, -1, -1]' in " ".join(signature["outputs"].split())
     assert np.load(exported / OUTPUT_EXAMPLE).shape == (2, 8, 40)
-
-
-@pytest.mark.process
-def test_what_a_model_requires_is_compared_without_a_list_of_all_that_is_installed(monkeypatch, caplog) -> None:
-    from mlflow.utils import requirements_utils
-
-    from headway.tasks.registry.mlflow_store import knowing_packages
-
-    def list_all() -> None:
-        raise AssertionError("it takes two seconds of a core")
-
-    monkeypatch.setattr(requirements_utils, "_MODULES_TO_PACKAGES", None)
-    monkeypatch.setattr(requirements_utils.importlib_metadata, "packages_distributions", list_all)
-    logger = logging.getLogger("mlflow.utils.requirements_utils")
-    monkeypatch.setattr(logger, "handlers", [caplog.handler])
-    with knowing_packages(("numpy",)):
-        requirements_utils.warn_dependency_requirement_mismatches(["numpy==0.0.1"])
-    assert f"numpy (current: {np.__version__}, required: numpy==0.0.1)" in caplog.text
-    assert requirements_utils._MODULES_TO_PACKAGES is None, "as it was, for others in this process"

@@ -6,6 +6,7 @@ import pytest
 
 from headway.tasks.registry import track
 from headway.tasks.registry.track import SUMMARY, SystemSamples, steps_in_words
+from headway.tasks.tracking.records import Metric
 from headway.training.observe.step_summary import PARTS, summarise_steps
 
 
@@ -31,7 +32,7 @@ def test_a_run_without_checkpoint_or_finite_gradient_has_the_other_figures() -> 
 
 @pytest.mark.process
 def test_the_machine_is_sampled_below_system_and_one_sample_alone_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    samples = SystemSamples(started_unix_s=0.0)
+    samples = SystemSamples(0.0, Metric)
     assert samples.take() == [], "none is due"
     monkeypatch.setattr(track, "SAMPLE_EVERY_S", 1e-9)
     assert samples.take() == []

@@ -50,6 +50,32 @@ def test_numbers_are_held_against_the_mean_of_all_rows_and_cut_by_their_quarters
     assert r2.value(joined.sums) == pytest.approx(1 - 8 / np.square(LABELS - LABELS.mean()).sum())
 
 
+def test_a_first_model_has_to_beat_the_best_guess_of_all_rows_and_not_that_of_each_folds_other_rows() -> None:
+    """Of keys whose rows are all alike, the other rows of a fold say the opposite of what the fold has."""
+
+    def fold(label: int) -> Scores:
+        def sums(share: float) -> dict[str, np.ndarray]:
+            return {
+                "nats": np.full(4, -np.log(share)),
+                "correct": np.full(4, float(share > 0.5)),
+                "targets": np.ones(4),
+            }
+
+        examples, slices = tuple(map(str, range(4))), ("all",) * 4
+        return Scores(
+            examples=examples, slices=slices, sums=sums(0.5), baselines={"class prior": sums(0.1)}, details=Details()
+        )
+
+    joined = joined_scores(
+        [(Fold(number=number, of=2), fold(label), [label] * 4) for number, label in ((1, 0), (2, 1))]
+    )
+    prior = joined.baselines["class prior"]
+    assert prior["nats"].tolist() == pytest.approx([np.log(2)] * 8) and prior["targets"].tolist() == [1.0] * 8
+    assert prior["correct"].tolist() == [1.0] * 4 + [0.0] * 4
+    numbers = joined_scores(parts()).baselines["training mean"]["squared_error"]
+    assert numbers.tolist() == np.square(LABELS - LABELS.mean()).tolist()
+
+
 def test_what_only_some_folds_could_be_scored_by_is_left_out() -> None:
     assert joined_scores(parts()).baselines.keys() == {"training mean"}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headway.training.evaluation import statistics
 from headway.training.evaluation.statistics import paired_difference, paired_difference_over_seeds, ratio_interval
 
 CHOICE = {"resamples": 2000, "confidence": 0.95, "seed": 1}
@@ -73,8 +74,30 @@ def test_a_model_against_itself_differs_by_nothing():
 def test_more_documents_than_fit_a_block_are_drawn_in_pieces(monkeypatch):
     bits, size_bytes = scores(90)
     whole = ratio_interval(bits, size_bytes, **CHOICE)
-    monkeypatch.setattr("headway.training.evaluation.statistics.BLOCK_DRAWS", 1000)
+    monkeypatch.setattr(statistics, "BLOCK_DRAWS", 1000)
+    statistics._kept_draws.cache_clear()
     assert ratio_interval(bits, size_bytes, **CHOICE) == whole
+
+
+@pytest.mark.parametrize("kept_draws", [0, statistics.KEPT_DRAWS])
+def test_sums_are_those_of_documents_drawn_by_hand_whether_draws_are_kept_or_not(monkeypatch, kept_draws: int):
+    monkeypatch.setattr(statistics, "KEPT_DRAWS", kept_draws)
+    monkeypatch.setattr(statistics, "BLOCK_DRAWS", 1000)
+    for num_documents, seed in ((90, 1), (7, 1), (90, 2), (90, 1)):
+        columns = np.stack([*scores(num_documents)], axis=1).astype(np.float64)
+        chosen = np.random.default_rng(seed).integers(num_documents, size=(50, num_documents))
+        by_hand = np.stack([np.ascontiguousarray(column)[chosen].sum(axis=1) for column in columns.T], axis=1)
+        assert (statistics._resampled_sums(columns, 50, seed) == by_hand).all()
+
+
+def test_figures_of_one_evaluation_draw_once(monkeypatch):
+    drawn, new = [], statistics._new_draws
+    monkeypatch.setattr(statistics, "_new_draws", lambda *which: drawn.append(which) or new(*which))
+    statistics._kept_draws.cache_clear()
+    bits, size_bytes = scores(90)
+    for factor in (1.0, 2.0, 3.0):
+        ratio_interval(factor * bits, size_bytes, **CHOICE)
+    assert len(drawn) == 1
 
 
 @pytest.mark.parametrize(("numerators", "denominators"), [([], []), ([1.0], [0.0]), ([1.0, 2.0], [1.0])])

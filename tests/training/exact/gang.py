@@ -30,8 +30,8 @@ from tests.training.exact.cases import CASES, batch
 
 VALIDATED_STEP = 6
 """Islands that train apart meet for a validation, wherever in their round it is due."""
-BUCKET_BYTES = 4 * 256
-"""Small models shall have many buckets."""
+NUM_BUCKETS = 5
+"""About so many, however small the model: a tensor that a bucket's end cuts is among them."""
 gradients.MEASURED_EVERY_STEPS = 1
 
 
@@ -45,7 +45,9 @@ def run_case(
     speeds: dict[str, list[float]],
 ) -> dict[str, object]:
     recipe, spec = CASES[name]()
-    learner = new_learner(recipe, spec.model_copy(update={"bucket_bytes": BUCKET_BYTES}), process_group)
+    num_parameters = sum(value.numel() for value in recipe.build().parameters())
+    bucket_bytes = 4 * num_parameters // NUM_BUCKETS
+    learner = new_learner(recipe, spec.model_copy(update={"bucket_bytes": bucket_bytes}), process_group)
     if first:
         scalars = json.loads(loaded.with_suffix(".json").read_text())
         full_tensors = safetensors.torch.load_file(loaded)

@@ -130,6 +130,13 @@ CHANGES = {
     "number without end": change(PROGRAM, range_constraints={"s1": {"min_val": 0, "max_val": 1 << 70}}),
     "dialect": change(PROGRAM, verifiers=["EDGE"]),
     "tensor beyond its bytes": change(WEIGHTS, **{"config__linear.weight__tensor_meta__sizes__0": {"as_int": 1 << 40}}),
+    "a few bytes for 10^24 elements": change(
+        WEIGHTS,
+        **{
+            "config__linear.weight__tensor_meta__sizes": [{"as_int": 10**12}] * 2,
+            "config__linear.weight__tensor_meta__strides": [{"as_int": 0}] * 2,
+        },
+    ),
     "negative stride": change(WEIGHTS, **{"config__linear.weight__tensor_meta__strides__0": {"as_int": -4}}),
     "path of a weight": change(WEIGHTS, **{"config__linear.weight__path_name": "../../models/model.json"}),
     "deep JSON": lambda records: records.update({PROGRAM: b"[" * 100_000}),

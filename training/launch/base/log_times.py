@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from headway.data_contracts.store.regular_files import open_regular
+from headway.data_contracts.store.regular_files import open_regular, open_to_write
 from headway.training.launch.base.protocol import AttemptFiles
 
 POLL_EVERY_S = 0.2
@@ -45,10 +45,10 @@ class LogTimes:
         self._looked_s = now_s
         with contextlib.suppress(OSError):
             if grown := {path: size for path, size in self._sizes() if size > self._seen_bytes.get(path, 0)}:
-                with self._index.open("a") as stream:
+                with open_to_write(self._index, "ab") as stream:
                     for path, size in grown.items():
                         mark = [round(time.time(), 3), str(path.relative_to(self._folder)), size]
-                        stream.write(json.dumps(mark) + "\n")
+                        stream.write(json.dumps(mark).encode() + b"\n")
                 self._seen_bytes |= grown
 
     def _sizes(self) -> Iterator[tuple[Path, int]]:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import threading
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -30,7 +29,7 @@ from pathlib import Path
 from typing import Any, Self, get_args
 
 from headway.data_contracts.store.places import entries
-from headway.data_contracts.store.regular_files import read_regular
+from headway.data_contracts.store.regular_files import open_in_place, read_regular
 from headway.training.launch.base.failure import NO_FAILURE, EndState, Failure
 from headway.training.launch.base.record import read_record, record_or_none
 
@@ -114,13 +113,15 @@ def attempt_numbers(attempts: Path) -> dict[int, Path]:
 
 def write_json(path: Path, value: Any, *, is_private: bool = False) -> None:
     """A reader sees the old file or the new one, never a part."""
-    # By process and thread: two writers of one record must not share a staging file.
-    staging = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
+    # Drawn, and made here or not at all: another user who may write to the folder could put a link under a name that
+    # can be guessed, to a file that this user alone may write, or a file of their own, to read a secret from.
+    staging = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    # Closed to others before the secret is written, not after.
+    mode = 0o600 if is_private else 0o666
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        # Closed to others before the secret is written, not after.
-        if is_private:
-            staging.touch(mode=0o600)
-        staging.write_text(json.dumps(value, default=str))
+        with os.fdopen(os.open(staging, flags, mode), "w") as stream:
+            stream.write(json.dumps(value, default=str))
         staging.replace(path)
     # A full disk stays full by staging files that nobody removes.
     except OSError:
@@ -130,9 +131,13 @@ def write_json(path: Path, value: Any, *, is_private: bool = False) -> None:
 
 
 def overwrite_json(path: Path, value: Any) -> None:
-    """Write into the space the file has already, for a disk with no more; for a moment a reader may find it torn."""
+    """Write into the space the file has already, for a disk with no more; for a moment a reader may find it torn.
+
+    Raises:
+        OSError: it is missing, or a link.
+    """
     # Not truncated first: a process that dies here leaves the old record longer, not empty.
-    with path.open("r+b") as stream:
+    with open_in_place(path) as stream:
         stream.write(json.dumps(value, default=str).encode())
         stream.truncate()
 

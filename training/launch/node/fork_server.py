@@ -20,6 +20,7 @@ import fcntl
 import gc
 import hashlib
 import importlib
+import importlib.util
 import json
 import marshal
 import os
@@ -49,6 +50,9 @@ FROZEN = (f"{PROGRAMS}.session", f"{PROGRAMS}.evaluation", f"{PROGRAMS}.export",
 """Programs of frozen code, and what they stand on. Each is run as `__main__`, and so kept out of what is imported."""
 MAX_CODES = 2
 """Servers of frozen code at a time: a run's own, and a champion's beside it."""
+HOME = Path(__file__).absolute().parents[4]
+"""Where the package `headway` is installed."""
+MASK = 0xFFFFFFFF
 TOKEN = "HEADWAY_RUN_TOKEN"
 PR_SET_PDEATHSIG = 1
 MAX_MESSAGE_BYTES = 1 << 16
@@ -73,14 +77,17 @@ class CompiledCode:
         self._found: dict[bytes, bytes] = {}
         self._read_to = 0
 
-    def code_of(self, source: bytes, path: str) -> types.CodeType:
+    def code_of(self, source: bytes, path: str, inside: str = "") -> types.CodeType:
+        """Args:
+        inside: its place in the archive, and below `HOME` where it is installed.
+        """
         key = hashlib.sha256(b"\0".join((os.fsencode(path), source))).digest()
         if key not in self._found:
             self._catch_up()
         if (known := self._found.get(key)) is not None:
             code: types.CodeType = marshal.loads(known)
             return code
-        made = compile(source, path, "exec", dont_inherit=True)
+        made = installed_code(source, path, inside) or compile(source, path, "exec", dont_inherit=True)
         data = marshal.dumps(made)
         body = key + len(data).to_bytes(self.LENGTH_BYTES) + data
         with contextlib.suppress(OSError):
@@ -102,6 +109,33 @@ class CompiledCode:
         self._read_to += place
 
 
+def installed_code(source: bytes, path: str, inside: str) -> types.CodeType | None:
+    """What Python keeps of the installed file with these bytes, as if it had been compiled from `path`.
+
+    None: there is none, or not surely of these bytes. Python goes by the second and the size; the kernel's own moment
+    of the last change, which nobody can set back, says whether the file was altered after it had been compiled.
+    """
+    installed = HOME / inside
+    try:
+        kept = Path(importlib.util.cache_from_source(str(installed)))
+        now = installed.stat()
+        if not inside or kept.stat().st_ctime_ns <= now.st_ctime_ns or installed.read_bytes() != source:
+            return None
+        data = kept.read_bytes()
+        stamp = b"".join(each.to_bytes(4, "little") for each in (0, int(now.st_mtime) & MASK, now.st_size & MASK))
+        if data[:16] != importlib.util.MAGIC_NUMBER + stamp:
+            return None
+        code: types.CodeType = marshal.loads(data[16:])
+        return _named(code, path)
+    except (OSError, ValueError, EOFError, TypeError, NotImplementedError):
+        return None
+
+
+def _named(code: types.CodeType, path: str) -> types.CodeType:
+    constants = (_named(each, path) if isinstance(each, types.CodeType) else each for each in code.co_consts)
+    return code.replace(co_filename=path, co_consts=tuple(constants))
+
+
 compiled = CompiledCode(os.memfd_create("compiled"))
 fcntl.fcntl(compiled.descriptor, fcntl.F_SETFL, os.O_APPEND)
 
@@ -119,7 +153,7 @@ class ArchiveImporter(zipimport.zipimporter):
             source = self.get_data(path)
         except OSError:  # a module without its source
             return super().get_code(fullname)
-        return compiled.code_of(source, path)
+        return compiled.code_of(source, path, os.path.relpath(path, self.archive))
 
 
 class ForkServer:

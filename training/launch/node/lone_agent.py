@@ -24,6 +24,11 @@ def environment(run_id: str, endpoint: str) -> dict[str, str]:
     return {**first, **one, **place, "ROLE_NAME": "default", "TORCHELASTIC_MAX_RESTARTS": "0"}
 
 
+def _no_link(path: str, flags: int) -> int:
+    """A log's name can be guessed: another user who may write there could put a link in its place."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def main(log_dir: str, run_id: str, module: str, *arguments: str) -> int:
     """Start the rank, pass SIGTERM on to it, and wait.
 
@@ -36,7 +41,8 @@ def main(log_dir: str, run_id: str, module: str, *arguments: str) -> int:
     # Before the rank is there: what comes meanwhile is passed on afterwards.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _frame: asked.append(number))
-    with (logs / "stdout.log").open("ab") as out, (logs / "stderr.log").open("ab") as err:
+    out_log, err_log = logs / "stdout.log", logs / "stderr.log"
+    with open(out_log, "ab", opener=_no_link) as out, open(err_log, "ab", opener=_no_link) as err:
         given = {**os.environ, **environment(run_id, os.environ["PET_RDZV_ENDPOINT"])}
         if (fork_rank := globals().get("fork_rank")) is not None:  # of the fork server, which this agent came from
             pid = fork_rank(module, arguments, given, out.fileno(), err.fileno())

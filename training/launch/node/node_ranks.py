@@ -16,6 +16,8 @@ from headway.training.launch.base.protocol import AttemptFiles, RankMarker, Rank
 
 POLL_EVERY_S = 0.5
 """How often the ranks' processes are looked at for who watches from afar."""
+SETTLED_S = 0.02
+"""Several ticks of the clock by which a file system says when a file was written."""
 
 
 class NodeRanks:
@@ -28,20 +30,39 @@ class NodeRanks:
     def __init__(self, files: AttemptFiles, node: int, num_ranks: int, agent_pid: int) -> None:
         self._files, self._node, self._num_ranks, self._agent_pid = files, node, num_ranks, agent_pid
         self._known: set[int] = set()
+        self._read: dict[int, tuple[object, RankMarker]] = {}
+        """By rank, its marker as it was read, and the file of that."""
         self._looked_s = 0.0
 
     def _markers(self) -> list[RankMarker]:
         # Which they are is the rendezvous' choice. Once it is known, a large gang's other markers, which may lie on a
         # file system far away, are left unread.
-        known = self._known if len(self._known) == self._num_ranks else None
+        if len(self._known) == self._num_ranks:
+            return [marker for rank in sorted(self._known) if (marker := self._marker(rank)) is not None]
         # Two hosts may give one number to two processes.
         mine = (self._node, self._agent_pid)
-        own = [
-            marker for marker in self._files.read_markers(known).values() if (marker.node, marker.parent_pid) == mine
-        ]
+        own = [marker for marker in self._files.read_markers().values() if (marker.node, marker.parent_pid) == mine]
         # A rank keeps its number for its whole attempt, so what was seen once need not be looked for again.
         self._known.update(marker.rank for marker in own)
         return own
+
+    def _marker(self, rank: int) -> RankMarker | None:
+        """Read again only once it is another file: several looks are made at it each round, ten rounds a second."""
+        # Whoever writes it is on this host, so that what the system says of the file is of now.
+        with contextlib.suppress(OSError):
+            status = self._files.marker(rank).stat()
+            file = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+            known = self._read.get(rank)
+            if known is not None and known[0] == file:
+                return known[1]
+            marker = self._files.read_markers({rank}).get(rank)
+            if marker is None or (marker.node, marker.parent_pid) != (self._node, self._agent_pid):
+                return None
+            # A file that is written twice within the clock's tick may look like the first one.
+            if time.time() - status.st_mtime > SETTLED_S:
+                self._read[rank] = (file, marker)
+            return marker
+        return None
 
     def pids(self) -> Iterator[int]:
         """Of those that live, each looked at when it is asked for."""
@@ -54,6 +75,8 @@ class NodeRanks:
     def lost(self) -> tuple[int, ...]:
         """Ranks that are gone without a last word."""
         lost = self._missing()
+        if lost:
+            self._read.clear()
         # One that ended between the look at its marker and the one at its process has left its last word by now.
         return tuple(rank for rank in self._missing() if rank in lost) if lost else ()
 

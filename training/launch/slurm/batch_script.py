@@ -9,6 +9,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from headway.data_contracts.store.errors import ConfigError
 from headway.training.launch.base.gang import Gang, LaunchSpec
 from headway.training.launch.base.process_tree import HEADWAY_HOME
 from headway.training.launch.jobs.job_request import DetachedFiles
@@ -115,5 +116,15 @@ def in_minutes(seconds: float) -> int:
 
 
 def _quoted(value: str) -> str:
-    """For a line of sbatch's, which knows quotes, though not the shell's."""
+    """For a line of sbatch's, which knows quotes, though not the shell's.
+
+    Raises:
+        ConfigError: a second line of it would be run by the shell.
+    """
+    if not value.isprintable():
+        raise ConfigError(
+            "has a character that sbatch's own lines cannot hold.",
+            where=repr(value),
+            advice="Give the workspace a path without line breaks and other control characters.",
+        )
     return value if re.fullmatch(r"[\w.,:@%+/=-]+", value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import json
 import os
+import py_compile
 import runpy
 import signal
 import sys
 import threading
+import types
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -247,6 +251,78 @@ def test_what_one_fork_compiled_of_an_archive_the_next_one_finds(tmp_path: Path)
             sys.path.remove(str(place))
             sys.modules.pop("package", None)
     assert str(told.traceback[-1].path) == str(place / "package" / "part.py")
+
+
+def every_code(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield from every_code(each)
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> tuple[dict[str, Any], Path]:
+    """A server's functions, whose `HOME` has a module that Python compiled."""
+    server = runpy.run_path(str(SERVER))
+    server["installed_code"].__globals__["HOME"] = tmp_path
+    module = tmp_path / "headway" / "module.py"
+    module.parent.mkdir()
+    module.write_text("def outer():\n    return lambda: 1 / 3\n")
+    py_compile.compile(str(module), invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP)
+    return server, module
+
+
+def test_what_python_compiled_of_the_installed_file_is_taken_for_frozen_code_of_the_same_bytes(
+    installed: tuple[dict[str, Any], Path],
+) -> None:
+    server, module = installed
+    source, path = module.read_bytes(), "/run/code.zip/headway/module.py"
+    wait_until(lambda: py_compile.compile(str(module)) and ctime(cached(module)) > ctime(module))
+    made = server["installed_code"](source, path, "headway/module.py")
+    expected = compile(source, path, "exec", dont_inherit=True)
+    assert made == expected
+    assert [each.co_filename for each in every_code(made)] == [path] * 3
+
+
+@pytest.mark.parametrize(
+    "what", ["other bytes", "not compiled", "compiled before", "torn", "not installed", "of a hash"]
+)
+def test_frozen_code_is_compiled_where_what_is_installed_may_be_another(
+    installed: tuple[dict[str, Any], Path], what: str
+) -> None:
+    server, module = installed
+    wait_until(lambda: py_compile.compile(str(module)) and ctime(cached(module)) > ctime(module))
+    source, inside = module.read_bytes(), "headway/module.py"
+    if what == "other bytes":
+        source += b"# another\n"
+    elif what == "not compiled":
+        cached(module).unlink()
+    elif what == "compiled before":
+        # As large, and its time set back: Python itself would take the old one.
+        old, text = module.stat(), module.read_text().replace("1 / 3", "2 / 3")
+        wait_until(lambda: module.write_text(text) and ctime(module) > ctime(cached(module)))
+        os.utime(module, ns=(old.st_atime_ns, old.st_mtime_ns))
+        source = module.read_bytes()
+        assert importlib.machinery.SourceFileLoader("module", str(module)).get_code("module") != compile(
+            source, str(module), "exec", dont_inherit=True
+        )
+    elif what == "torn":
+        cached(module).write_bytes(cached(module).read_bytes()[:-5])
+    elif what == "not installed":
+        inside = "other/module.py"
+    else:
+        py_compile.compile(str(module), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    assert server["installed_code"](source, "/run/module.py", inside) is None
+    made = server["CompiledCode"](server["compiled"].descriptor).code_of(source, "/run/module.py", inside)
+    assert made == compile(source, "/run/module.py", "exec", dont_inherit=True)
+
+
+def cached(module: Path) -> Path:
+    return Path(importlib.util.cache_from_source(str(module)))
+
+
+def ctime(path: Path) -> int:
+    return path.stat().st_ctime_ns
 
 
 def test_code_whose_record_is_torn_is_compiled_again() -> None:

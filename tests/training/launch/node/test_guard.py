@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import secrets
 import signal
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -371,3 +372,48 @@ def test_a_rank_that_begins_while_the_guard_looks_is_not_lost(tmp_path: Path, mo
         rank.kill()
         rank.wait()
     assert looking.lost() == (3,)
+
+
+def test_a_marker_is_read_again_only_once_it_is_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, read = AttemptFiles(tmp_path), list[object]()
+    really = AttemptFiles.read_markers
+    monkeypatch.setattr(
+        AttemptFiles, "read_markers", lambda self, ranks=None: read.append(ranks) or really(self, ranks)
+    )
+    looking = NodeRanks(files, node=0, num_ranks=1, agent_pid=os.getpid())
+    running = RankMarker(rank=3, pid=os.getpid(), parent_pid=os.getpid(), state="failed", unix_s=0.0)
+
+    def write(marker: RankMarker, mtime_ns: int) -> None:
+        write_json(files.marker(3), asdict(marker))
+        os.utime(files.marker(3), ns=(mtime_ns, mtime_ns))
+
+    write(running, 1)
+    assert [looking.failed() for _ in range(5)] == [[3]] * 5
+    assert read == [None, {3}]
+    write(replace(running, state="stopped"), 2)
+    assert [looking.failed() for _ in range(5)] == [[]] * 5
+    assert read == [None, {3}, {3}]
+    # What was written within the clock's tick may be written over by what looks like it.
+    write(running, time.time_ns() + 10**9)
+    read.clear()
+    assert [looking.failed() for _ in range(3)] == [[3]] * 3 and read == [{3}] * 3
+
+
+def test_no_rank_is_lost_by_a_marker_that_only_looks_like_the_one_that_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = AttemptFiles(tmp_path)
+    looking = NodeRanks(files, node=0, num_ranks=1, agent_pid=os.getpid())
+    running = RankMarker(rank=3, pid=os.getpid(), parent_pid=os.getpid(), state="running", unix_s=0.0)
+    write_json(files.marker(3), asdict(running))
+    os.utime(files.marker(3), ns=(1, 1))
+    monkeypatch.setattr(node_ranks, "is_child", lambda *_, **__: True)
+    assert looking.lost() == () and looking.lost() == ()
+    before = files.marker(3).stat()
+    text = json.dumps({**asdict(running), "state": "stopped"})
+    files.marker(3).write_text(text)  # the same inode, size and time
+    os.utime(files.marker(3), ns=(1, 1))
+    after = files.marker(3).stat()
+    assert (before.st_ino, before.st_size, before.st_mtime_ns) == (after.st_ino, after.st_size, after.st_mtime_ns)
+    monkeypatch.setattr(node_ranks, "is_child", lambda *_, **__: False)
+    assert looking.lost() == ()

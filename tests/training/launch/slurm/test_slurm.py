@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import datetime
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from headway.data_contracts.store.errors import ContractViolation, EnvironmentProblem, HeadwayError, RunStopped
+from headway.data_contracts.store.errors import (
+    ConfigError,
+    ContractViolation,
+    EnvironmentProblem,
+    HeadwayError,
+    RunStopped,
+)
 from headway.training.config.launcher_specs import SlurmSpec
 from headway.training.launch.base.failure import Failure
 from headway.training.launch.base.gang import Gang, LaunchSpec, for_stepless_work
@@ -71,6 +78,12 @@ def test_the_job_of_a_run_is_what_its_spec_says(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("headway.training.launch.slurm.batch_script.sys.executable", "/opt/python")
     bound = StopRequest(at_unix_s=NOW_S + 1700, reason="window closed")
     assert batch_script(SPEC, gang(bound), "headway-0123456789abcdef-0a1b", NOW_S) == SCRIPT
+
+
+@pytest.mark.parametrize("name", ["a\ntouch planted", "a\rb", "a\x1bb", "a\u2028b"])
+def test_a_folder_whose_name_would_be_a_line_of_the_shell_makes_no_job(name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot hold"):
+        batch_script(SPEC, replace(gang(), run_dir=Path("/work") / name), "key", NOW_S)
 
 
 def test_a_job_does_without_the_machines_that_are_left_out_and_those_that_the_pipeline_file_names() -> None:

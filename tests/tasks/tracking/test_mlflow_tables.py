@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from headway.tasks.registry import mlflow_store, mlflow_tables
+from headway.tasks.registry import mlflow_store
+from headway.tasks.tracking import mlflow_tables
 
 MODEL = "one o'clock"
 
