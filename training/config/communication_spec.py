@@ -96,7 +96,8 @@ class SyncSpec(Frozen):
     islands: int = Field(
         default=4,
         strict=True,
-        description="Equal parts of the global batch that train apart, a power of two. As many ranks at most share it.",
+        description="Equal parts of the global batch that train apart, a power of two. "
+        "Of more ranks, as many share each.",
     )
     start_after_steps: int = Field(
         default=0, ge=0, strict=True, description="Steps at first in which gradients are summed as usual (post-local)."
