@@ -116,7 +116,7 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
     validated = validate.outlook(context, pipeline.contract, source, taken, pipeline.shards)
     sharded = shard.outlook(context, pipeline.shards, source, taken, validated.document)
     training = _counted(pipeline, taken, sharded.num_rows)
-    trained = launch.outlook(context, training, sharded.document)
+    trained = launch.outlook(context, training, sharded.document, pipeline.launch.world_size)
     verified = verify.outlook(context, trained.document)
     folds = cross_validation.outlook(context, pipeline.evaluation, trained.document)
     evaluated = evaluate.outlook(

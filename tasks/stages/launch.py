@@ -180,7 +180,7 @@ class LaunchOutlook(Outlook):
     """When it would be validated; empty: never, or nobody can know yet."""
 
 
-def outlook(context: RunContext, training: TrainingSpec, manifest: Link | None) -> LaunchOutlook:
+def outlook(context: RunContext, training: TrainingSpec, manifest: Link | None, world_size: int) -> LaunchOutlook:
     """Whether the run is trained, or continues from a checkpoint; training takes as long by the step as it did before.
 
     Args:
@@ -191,7 +191,7 @@ def outlook(context: RunContext, training: TrainingSpec, manifest: Link | None) 
     """
     workspace, start = context.workspace, _start_today(context, training)
     last = newest_record_of(workspace, context.pipeline, "launch")
-    memory_bytes = None if last is None else _rank_memory_bytes(context, last.document, training)
+    memory_bytes = None if last is None else _rank_memory_bytes(context, last.document, training.for_one_of(world_size))
     seen, steps, link, validation = would_run(context, "launch"), [], None, None
     if manifest is not None:
         training = training.for_rows(num_training_rows(context, manifest))
@@ -258,10 +258,10 @@ def _rank_memory_bytes(context: RunContext, run: Link, training: TrainingSpec) -
 
 
 def state_bytes(layout: Iterable[TensorSlice], training: TrainingSpec) -> int:
-    """Weights, gradients and optimizer state, by a checkpoint of the model; of islands a rank has one here.
+    """Weights, gradients and optimizer state, by a checkpoint of the model.
 
     Args:
-        training: what is to be; the checkpoint may be of a run without its average, or its islands.
+        training: what one rank is to do; the checkpoint may be of a run without its average, or its islands.
     """
     pieces = list(layout)
     one_model = {piece.tensor.partition(".")[2]: piece.global_shape for piece in pieces if "model." in piece.tensor[:6]}
@@ -274,11 +274,13 @@ def state_bytes(layout: Iterable[TensorSlice], training: TrainingSpec) -> int:
         copies = piece.global_shape[0] if kind == "optimizer" and piece.global_shape != one_model.get(name) else 1
         sizes_bytes[kind] += size_bytes(piece) // copies
     sync = training.sync
-    # Gradients are as large as the weights, and so is an average; an island has weights of its own.
-    models = 2 + (training.ema is not None)
-    if sync is not None:
-        models += 1 + (sync.outer.momentum > 0) + (sync.delay_steps > 0) + 2 * (sync.integers is not None)
-    return sizes_bytes["optimizer"] + models * sizes_bytes["model"]
+    # Gradients are as large as the weights, and so is an average.
+    if sync is None:
+        return sizes_bytes["optimizer"] + (2 + (training.ema is not None)) * sizes_bytes["model"]
+    # So are movements; an island has weights of its own.
+    of_island = 1 + (sync.delay_steps > 0) + 2 * (sync.integers is not None)
+    models = 3 + (sync.outer.momentum > 0) + sync.islands * of_island
+    return sync.islands * sizes_bytes["optimizer"] + models * sizes_bytes["model"]
 
 
 def describe_run(

@@ -96,7 +96,8 @@ class SyncSpec(Frozen):
     islands: int = Field(
         default=4,
         strict=True,
-        description="Equal parts of the global batch that train apart, a power of two. As many ranks at most share it.",
+        description="Equal parts of the global batch that train apart, a power of two. "
+        "Of more ranks, as many share each.",
     )
     start_after_steps: int = Field(
         default=0, ge=0, strict=True, description="Steps at first in which gradients are summed as usual (post-local)."
@@ -124,7 +125,8 @@ class SyncSpec(Frozen):
     @model_validator(mode="after")
     def _fit_each_other(self) -> Self:
         _require_islands(self.islands)
-        _ = self.integers  # refuses more islands than there is room for
+        if self.movements != "fp32":
+            IntegerCompressionSpec(kind=self.movements, islands=self.islands)  # refuses more than there is room for
         if self.every_steps % self.fragments:
             raise ValueError(f"every_steps {self.every_steps} is no multiple of fragments {self.fragments}")
         if self.delay_steps >= self.period_steps:
@@ -142,7 +144,10 @@ class SyncSpec(Frozen):
     @property
     def integers(self) -> IntegerCompressionSpec | None:
         """How movements travel as whole numbers; None where they do not."""
-        return None if self.movements == "fp32" else IntegerCompressionSpec(kind=self.movements, islands=self.islands)
+        if self.movements == "fp32":
+            return None
+        # Of a rank that is measured alone they may be any number, which was checked as a part of all.
+        return IntegerCompressionSpec(kind=self.movements).model_copy(update={"islands": self.islands})
 
     @property
     def keeps_weights_apart(self) -> bool:

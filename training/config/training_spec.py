@@ -256,6 +256,9 @@ class TrainingSpec(Frozen):
         """The same with its length in steps: whole batches nearest to `max_epochs` passes over so many rows.
 
         Trees are one step an iteration, and so no more steps than iterations.
+
+        Raises:
+            ConfigError: these are so few that islands never train apart.
         """
         if self.grows_trees:
             default = GradientBoostingSpec.model_fields["iterations"].default
@@ -267,6 +270,13 @@ class TrainingSpec(Frozen):
         if self.max_epochs is None:
             return self
         max_steps = max(1, self.batch_phases.windows_nearest(self.max_epochs * num_rows))
+        if self.sync is not None and self.sync.start_after_steps >= max_steps:
+            raise ConfigError(
+                f"islands never train apart: {self.max_epochs:g} passes over {num_rows:,} rows are {max_steps:,} "
+                f"steps, and gradients are summed in the first {self.sync.start_after_steps:,}.",
+                where="training.sync.start_after_steps",
+                advice="Say fewer, or train for more epochs.",
+            )
         return self.model_copy(update={"max_steps": max_steps, "max_epochs": None})
 
     @property
@@ -401,8 +411,8 @@ def _refuse_uneven_islands(islands: int, num_replicas: int, world_size: int) -> 
     if rest or of_island > num_replicas // islands:
         possible = [islands * each for each in range(1, num_replicas // islands + 1)]
         raise ConfigError(
-            f"{world_size} ranks cannot share {islands} islands of {num_replicas // islands} replicas: as many have to "
-            "share each, and each rank has a replica.",
+            f"{world_size} ranks cannot share {islands} islands of {num_replicas // islands} replicas: each island "
+            "needs as many ranks as the others, and each rank a replica.",
             where="training.sync.islands",
             advice=f"Start {islands} ranks or fewer, or {' or '.join(map(str, possible[1:])) or 'raise islands'}.",
         )

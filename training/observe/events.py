@@ -39,7 +39,7 @@ def _span(what: str, fields: str = "") -> Declared:
 _TRAFFIC = "communication_s sent_bytes traffic"
 _STEP = (
     "step window outcome loss lr grad_norm tokens duration_s data_s forward_s backward_s sync_s staging_s optimizer_s "
-    f"memory_bytes mfu gradient_noise_scale batch_rows relative_share {_TRAFFIC}"
+    f"memory_bytes mfu gradient_noise_scale batch_rows relative_share ends_round {_TRAFFIC}"
 )
 _STAGES = (
     *("snapshot", "validate", "fit", "shard", "launch", "rung", "verify", "score", "finalists", "folds", "evaluate"),

@@ -62,6 +62,8 @@ class StepRecord:
     """Of the global batch, where it grows over the run."""
     relative_share: float | None = None
     """Of the rank, beside what it would have if all had as much; None: it is that."""
+    ends_round: bool | None = None
+    """Whether ranks met after it, where islands train apart for some steps; None: they do after each."""
 
     def as_event(self) -> tuple[str, dict[str, Any]]:
         """Name and fields for the ledger; a number that is not finite is left out, since JSON has no word for it."""
@@ -69,7 +71,7 @@ class StepRecord:
         for name in ("loss", "grad_norm"):
             if not math.isfinite(fields[name]):
                 del fields[name]
-        for name in ("mfu", "gradient_noise_scale", "batch_rows", "relative_share"):
+        for name in ("mfu", "gradient_noise_scale", "batch_rows", "relative_share", "ends_round"):
             if fields[name] is None:
                 del fields[name]
         fields |= as_fields(fields.pop("traffic"))

@@ -30,6 +30,9 @@ from headway.training.ranks.integer_exchange import IntegerExchange
 from headway.training.ranks.tree_plan import LevelPlan, level_plans
 from headway.training.recipes.protocol import Recipe
 
+ROW_BYTES = 512
+"""What the rows of islands' weights begin at multiples of, as tensors of their own do on any device."""
+
 
 class ExactIslands(ExactReplicas):
     """Raises:
@@ -90,8 +93,7 @@ class ExactIslands(ExactReplicas):
         """Make room for this rank's islands, whose weights are the shared ones."""
 
         def as_shared() -> dict[str, Tensor]:
-            rows = len(self.islands)
-            return {name: value.expand(rows, *value.shape).clone() for name, value in self._shared.items()}
+            return {name: table_of(value, len(self.islands)) for name, value in self._shared.items()}
 
         self._weights = as_shared()
         """Of each island, (own islands, *shape)."""
@@ -358,6 +360,17 @@ class _Fragment:
         """Take back what whole numbers left for the next movements; behind `finish`."""
         if self.integers is not None:
             self.integers.discard()
+
+
+def table_of(value: Tensor, num_rows: int) -> Tensor:
+    """Rows (num_rows, *shape), each a copy of a tensor.
+
+    Each is as well aligned as a tensor by itself. Products of few rows are rounded by that, and which row of a rank's
+    table an island has depends on the number of ranks.
+    """
+    align = ROW_BYTES // value.element_size()
+    rows = value.new_empty(num_rows, -(-value.numel() // align) * align)[:, : value.numel()]
+    return rows.view(num_rows, *value.shape).copy_(value)
 
 
 def cut_evenly(parameters: Mapping[str, Tensor], num_fragments: int) -> list[list[str]]:

@@ -162,8 +162,7 @@ def _step(training: TrainingSpec, shape: DataShape) -> float:
         "micro_batch_sequences": rows,
         "parallel": ParallelSpec(mode=training.parallel.mode),
         "compile": False,
-        # Islands of a batch of one micro-batch.
-        **({} if training.sync is None else {"sync": SyncSpec(every_steps=1, islands=1)}),
+        **({} if (sync := training.sync) is None else {"sync": _alone(sync.fragments)}),
         **({} if training.integers is None else {"gradient_compression": "none"}),
     }
     spec = training.model_copy(update=alone)
@@ -179,6 +178,11 @@ def _step(training: TrainingSpec, shape: DataShape) -> float:
     del learner  # two models of a size that just fits would not
     _export(recipe)
     return sums.nats
+
+
+def _alone(fragments: int) -> SyncSpec:
+    """One island, of a batch of one micro-batch. The model has to have as many tensors as there are fragments."""
+    return SyncSpec(every_steps=fragments, islands=1, fragments=fragments)
 
 
 def _export(recipe: Recipe) -> None:

@@ -42,13 +42,22 @@ def test_weights_gradients_moments_and_an_average_count_whatever_the_last_run_ha
 
 
 @pytest.mark.parametrize(
-    ("sync", "copies"),
-    [({}, 5), ({"outer": {"momentum": 0.9}}, 6), ({"delay_steps": 1}, 6), ({"movements": "int8"}, 7)],
+    ("sync", "world_size", "copies"),
+    [
+        ({}, 4, 6),
+        ({}, 8, 6),
+        ({"outer": {"momentum": 0.9}}, 4, 7),
+        ({"delay_steps": 1}, 4, 7),
+        ({"movements": "int8"}, 4, 8),
+        ({}, 2, 9),
+        ({"outer": {"momentum": 0.9}, "delay_steps": 1}, 1, 20),
+    ],
 )
-def test_an_island_has_weights_and_moments_of_its_own_whatever_the_last_run_had(sync, copies):
-    training = TrainingSpec(
-        global_batch_sequences=4, micro_batch_sequences=1, sync=SyncSpec.model_validate({"every_steps": 4, **sync})
+def test_an_island_has_weights_and_moments_of_its_own_whatever_the_last_run_had(sync, world_size, copies):
+    whole = TrainingSpec(
+        global_batch_sequences=8, micro_batch_sequences=1, sync=SyncSpec.model_validate({"every_steps": 4, **sync})
     )
+    training = whole.for_one_of(world_size)
     moments = [
         piece.model_copy(update={"global_shape": (4, 10), "offsets": (0, *piece.offsets), "shape": (4, *piece.shape)})
         for piece in layout(MEAN, SQUARE)

@@ -122,6 +122,22 @@ def test_what_islands_that_train_apart_cannot_have_is_refused_by_name(sync: str,
         apart(sync, more)
 
 
+@pytest.mark.parametrize("movements", ["fp32", "int8", "int4"])
+def test_one_rank_that_is_measured_alone_may_have_any_number_of_islands(movements: str) -> None:
+    sync = f"{{every_steps: 4, islands: {4 if movements == 'int4' else 8}, movements: {movements}}}"
+    for world_size in range(1, 5):
+        whole: Any = apart(sync).for_one_of(world_size)
+        integers = whole.sync.integers
+        assert integers is None or integers.islands == whole.sync.islands == -(-apart(sync).islands // world_size)
+
+
+def test_epochs_of_so_few_rows_that_islands_never_train_apart_are_refused_once_rows_are_counted() -> None:
+    epochs = apart("{every_steps: 4, start_after_steps: 20}", "max_epochs: 2")
+    assert epochs.for_rows(16 * 21).max_steps == 21
+    with pytest.raises(ConfigError, match=r"start_after_steps: islands never .* 2 passes over 320 rows are 20 steps"):
+        epochs.for_rows(16 * 20)
+
+
 def test_ranks_have_islands_or_islands_have_ranks() -> None:
     whole = apart("{every_steps: 4, islands: 2}")
     assert [world for world in range(1, 10) if can_share(whole, world)] == [1, 2, 4, 6, 8]

@@ -114,10 +114,11 @@ class Recorder:
         validation=NEVER,
         ends_with=lambda _: False,
     ):
+        self.guard = StepGuard(GuardSpec(non_finite=NonFinitePolicy(action=action)))
         train(
             self,
             ((window, 1, window) for window in itertools.count(first_step)),
-            StepGuard(GuardSpec(non_finite=NonFinitePolicy(action=action))),
+            self.guard,
             validation,
             first_step=first_step,
             max_steps=max_steps,
@@ -286,6 +287,10 @@ def test_no_update_begins_before_it_is_asked_whether_anybody_still_reads_the_sta
 class Apart(Recorder, IslandLearner):
     """Whose islands meet every third step, after two."""
 
+    def __init__(self, *arguments, **words):
+        super().__init__(*arguments, **words)
+        self.save_wishes: list[tuple[int, bool]] = []
+
     def is_apart(self, step):
         return step >= 2
 
@@ -294,6 +299,7 @@ class Apart(Recorder, IslandLearner):
 
     def begin_round(self, step):
         self._taken = []
+        assert self.asked[-1] == len(self.updated), "asked whether anybody still reads what islands move"
 
     def train_apart(self, step, micro_batches, num_replicas):
         self.steps.append(step)
@@ -302,6 +308,7 @@ class Apart(Recorder, IslandLearner):
 
     def meet(self, *, stop, save):
         found = [ApartStep(Sums(20.0, 10, False), math.inf if each in self._bad else 0.5) for each in self._taken]
+        self.save_wishes.append((len(self.steps), save))
         last = Sums(20.0, 10, stop or len(self.steps) == self._stop_at, save)
         return [*found[:-1], found[-1]._replace(sums=last)]
 
@@ -313,6 +320,7 @@ def test_steps_of_a_round_are_reported_as_they_come_and_recorded_when_ranks_meet
     loop = Apart()
     loop.run(0, 8)
     assert loop.steps == list(range(8)) and loop.reported == [3, 4, 6, 7]
+    assert loop.save_wishes == [(5, False), (8, True)], "as is due where the round ends"
     assert [(step.number, step.window, step.ends_round) for step in loop.records] == [
         (number, number - 1, number in (1, 2, 5, 8)) for number in range(1, 9)
     ]
@@ -336,3 +344,4 @@ def test_a_bad_step_in_a_round_takes_the_whole_round_back():
     with pytest.raises(RollBack) as wanted:
         loop.run(0, 8, action="skip")
     assert wanted.value.step == 2 and [number for number, _ in loop.updated] == [0, 1]
+    assert [window for window in range(8) if loop.guard.plan.excludes(window)] == [3], "its own window alone"

@@ -149,6 +149,11 @@ class Scaled(nn.Module):
         return self.head(x) * self.scale
 
 
+def narrow() -> nn.Module:
+    """Of odd sizes: products of one row round by where a matrix begins."""
+    return nn.Sequential(nn.Linear(7, 61), nn.Tanh(), nn.Linear(61, 37), nn.Tanh(), nn.Linear(37, NUM_CLASSES))
+
+
 def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 32), nn.LayerNorm(32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, NUM_CLASSES))
 
@@ -234,6 +239,9 @@ ISLANDS: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
         delay_steps=1,
         movements="int8",
         outer=OuterSpec(lr=0.9, momentum=0.3),
+    ),
+    "islands-narrow": islands(
+        own, narrow, (7,), global_batch_sequences=4, micro_batch_sequences=1, every_steps=4, delay_steps=2
     ),
     "islands-bf16": islands(own, perceptron, (6,), precision="bf16", optimizer=ADAMW),
     "islands-batch-ramp": islands(own, Sparse, (5,), 50, **GROWING),

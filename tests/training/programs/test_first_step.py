@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,8 +82,8 @@ def tried(write: Callable[[str, str], str], tmp_path: Path, monkeypatch: pytest.
     """A first step in this process."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def take(old: str = "", new: str = "", *shapes: DataShape, optimizer: OptimizerSpec | None = None) -> FirstStep:
-        training = TrainingSpec(recipe=RecipeSpec(name=write(old, new)), optimizer=optimizer or OptimizerSpec())
+    def take(old: str = "", new: str = "", *shapes: DataShape, **changes: Any) -> FirstStep:
+        training = TrainingSpec(recipe=RecipeSpec(name=write(old, new)), **changes)
         return take_first_step(FirstStepRequest(training=training, shapes=shapes or (TABLE,)))
 
     return take
@@ -130,6 +131,16 @@ def test_groups_that_match_nothing_are_told_too(tried: Tried) -> None:
     groups = (ParameterGroupSpec(parameters=("haed.*",), lr_multiplier=2),)
     found = tried(optimizer=OptimizerSpec(groups=groups))
     assert "'haed.*' matches no weight" in found.what and "head" in found.advice
+
+
+def test_what_islands_that_train_apart_cannot_have_is_told_before_any_rank_starts(tried: Tried) -> None:
+    small = {"global_batch_sequences": 4, "micro_batch_sequences": 1}
+    apart = {"every_steps": 64, "islands": 4, "delay_steps": 1, "outer": {"momentum": 0.5}}
+    assert tried(**small, sync=apart) == FirstStep()
+    many = tried(**small, sync=apart | {"fragments": 32, "delay_steps": 0})
+    assert many.where == "training.sync.fragments" and "32 fragments of a model that trains" in many.what
+    head, normalised = "nn.Linear(4, classes)", "nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, classes))"
+    assert tried(head, normalised, **small, sync=apart).where == "training.sync"
 
 
 def test_a_recipe_that_takes_one_of_the_likely_shapes_is_good(tried: Tried) -> None:

@@ -46,6 +46,7 @@ def test_each_step_of_a_round_has_a_record_and_the_last_one_its_exchange(project
     assert all(event["loss"] > 0 and event["grad_norm"] > 0 and event["tokens"] > 0 for event in steps)
     sent = [event["step"] for event in steps if any(name.endswith("sent_bytes") for name in event)]
     assert sent == [*range(EVERY, NUM_STEPS, EVERY), NUM_STEPS], "one exchange a round"
+    assert [event["step"] for event in steps if event.get("ends_round", True)] == sent
     assert [event["step"] for event in events(project, tmp_path, "checkpoint")] == [16, 32, 44]
     for event, following in itertools.pairwise(steps):
         if event["step"] % (2 * EVERY):  # a checkpoint is no step's

@@ -1,8 +1,8 @@
 """Which rank the others wait for, and in which part of the step: derived from what all ranks wrote down of their steps.
 
-Ranks meet in every step, so all their steps take equally long. The slow one works longest and waits least, by as much
-as the others wait for it: two clocks that must agree. Single steps are noise on a machine that others use, so medians
-over windows of steps are looked at, and a rank is named that stays behind.
+Ranks meet in every step, or after some that they take apart, so all take equally long. The slow one works longest and
+waits least, by as much as the others wait for it: two clocks that must agree. Single steps are noise on a machine that
+others use, so medians over windows of steps are looked at, and a rank is named that stays behind.
 
 Ranks of a pipeline are held against those of their own stage alone. What FSDP2 and tensor-parallel layers wait for
 within a pass counts as waiting where the host stands still for it; on CUDA it counts as work on all ranks, and nobody
@@ -114,12 +114,35 @@ def _stages(steps: Steps, num_stages: int) -> list[list[int]]:
 
 def steps_of_all(events: Mapping[int, Iterable[Event]]) -> list[dict[int, Parts]]:
     """Of what each rank wrote down, the steps that all have, oldest first."""
-    by_rank = {
-        rank: {int(event["step"]): parts for event in own if (parts := _parts(event)) is not None}
-        for rank, own in events.items()
-    }
+    by_rank = {rank: _by_meeting(own) for rank, own in events.items()}
     common = set.intersection(*map(set, by_rank.values())) if by_rank else set()
     return [{rank: own[step] for rank, own in by_rank.items()} for step in sorted(common)]
+
+
+def _by_meeting(events: Iterable[Event]) -> dict[int, Parts]:
+    """By step after which ranks met."""
+    rounds = _Rounds()
+    return {int(event["step"]): parts for event in events if (parts := rounds.take(event)) is not None}
+
+
+class _Rounds:
+    """One rank's steps as ranks meet: those that islands take apart are one, of mean parts.
+
+    In none but the last of a round does anybody wait, so by themselves they would show no one who is waited for.
+    """
+
+    def __init__(self) -> None:
+        self._apart: list[Parts] = []
+
+    def take(self, event: Event) -> Parts | None:
+        """None: of a step after which ranks do not meet, or of another event."""
+        if (parts := _parts(event)) is None:
+            return None
+        self._apart.append(parts)
+        if event.get("ends_round") is False:
+            return None
+        taken, self._apart = self._apart, []
+        return {part: statistics.fmean(each[part] for each in taken) for part in parts}
 
 
 def _parts(event: Event) -> Parts | None:
@@ -203,6 +226,7 @@ class StragglerDetector:
         """Whether ranks may have unequal shares: each has the whole model."""
         self._pending: dict[int, dict[int, Parts]] = {}
         """By step, of the ranks that have written it down."""
+        self._rounds = [_Rounds() for _ in range(world_size)]
         self._steps: deque[Mapping[int, Parts]] = deque(maxlen=LONG)
         self._num_steps = 0
         self._suspect: int | None = None
@@ -213,7 +237,7 @@ class StragglerDetector:
         if event["event"] == "model":
             self._num_stages = int(event.get("num_stages", 1))
             self.may_balance = bool(event.get("has_whole_model", False))
-        if (parts := _parts(event)) is None:
+        if (parts := self._rounds[rank].take(event)) is None:
             return None
         step = self._pending.setdefault(int(event["step"]), {})
         step[rank] = parts

@@ -242,6 +242,27 @@ def test_one_bad_moment_is_not_a_slow_rank_and_nobody_is_named_twice() -> None:
     assert first_found(slow, watch) is None
 
 
+def test_of_ranks_that_meet_every_few_steps_the_one_that_others_wait_for_is_found() -> None:
+    """In the last step of each round alone does anybody wait."""
+    events: dict[int, list[Event]] = {0: [], 1: []}
+    for number in range(1, 8 * 2 * SHORT + 1):
+        ends_round = number % 8 == 0
+        for rank, work_s in ((0, 0.1), (1, 0.2)):
+            parts = dict.fromkeys((f"{part}_s" for part in PARTS), 0.0) | {"forward_s": work_s}
+            parts["sync_s"] = 0.8 if ends_round and rank == 0 else 0.0
+            events[rank].append(
+                {"event": "step", "step": number, **parts, **({} if ends_round else {"ends_round": False})}
+            )
+    watch = StragglerDetector(2)
+    found = [watch.take(rank, event) for step in zip(*events.values(), strict=True) for rank, event in enumerate(step)]
+    (named,) = filter(None, found)
+    assert (named.rank, named.part) == (1, "forward")
+    assert (named.excess_s, named.step_s) == (pytest.approx(0.1), pytest.approx(0.2))
+    steps = steps_of_all(events)
+    assert len(steps) == 2 * SHORT
+    assert work_ratios(steps)[1] == pytest.approx(2.0)
+
+
 def test_what_toys_and_older_workers_write_down_is_passed_over() -> None:
     watch = StragglerDetector(2)
     assert all(watch.take(rank, {"event": "step", "step": step}) is None for step in range(99) for rank in (0, 1))
