@@ -110,7 +110,7 @@ class IslandLearner(Learner):
         on_its_way = self._sync.on_their_way(step, self._spec.max_steps)
         if on_its_way != self._on_its_way:
             # A checkpoint was taken up that was saved in between, or islands have moved to other ranks.
-            self._islands.leave(on_its_way, again=True)
+            self._islands.send(on_its_way, again=True)
             self._on_its_way = on_its_way
 
     def train_apart(self, step: int, micro_batches: Sequence[Batch], num_replicas: int) -> float:
@@ -122,7 +122,7 @@ class IslandLearner(Learner):
         if self._round:
             self._strategy.clock.begin_step()
         for place, optimizer in enumerate(self._optimizers):
-            self._islands.inhabit(place)
+            self._islands.use_weights_of(place)
             own = micro_batches[place * of_island : (place + 1) * of_island]
             sums = self._islands.backward_apart(step, place, own, num_replicas)
             tokens = max(1, int(sums[1]))
@@ -134,8 +134,8 @@ class IslandLearner(Learner):
         waited_s = self.traffic.stood_still_s - stood_still_s
         self._replicas_s.append((time.perf_counter() - started_s - waited_s) / len(micro_batches))
         if self._on_its_way and not self._sync.on_their_way(step + 1, spec.max_steps):
-            self._islands.inhabit(None)
-            self._islands.arrive(self._on_its_way)
+            self._islands.use_weights_of(None)
+            self._islands.receive(self._on_its_way)
             self._on_its_way = range(0)
         return lr
 
@@ -144,7 +144,7 @@ class IslandLearner(Learner):
 
         What any rank wishes is everybody's wish. The last step has the wishes, and what one replica took each rank.
         """
-        self._islands.inhabit(None)
+        self._islands.use_weights_of(None)
         beside = torch.tensor([[stop, save, statistics.fmean(self._replicas_s)]], dtype=torch.float64)
         own = torch.cat((*self._round, beside.expand(len(self._round[0]), -1)), dim=1)
         rows = self._islands.gather_islands(own)
@@ -161,10 +161,10 @@ class IslandLearner(Learner):
     def move_together(self, done: int) -> None:
         """Behind `meet`: exchange movements, and move the shared weights by those that have arrived."""
         leaving = self._sync.leaving(done, self._spec.max_steps)
-        self._islands.leave(leaving)
+        self._islands.send(leaving)
         self._on_its_way = self._sync.on_their_way(done, self._spec.max_steps)
         if not self._on_its_way:
-            self._islands.arrive(leaving)
+            self._islands.receive(leaving)
 
     def moments(self) -> State:
         islands = {f"optimizer.{name}": self._islands.island_piece(rows) for name, rows in self._moments.items()}

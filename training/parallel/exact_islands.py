@@ -3,17 +3,16 @@
 An island is a part of every global batch with weights and moments of its own. It is the unit of exactness: its gradient
 is its subtree's, and what depends on ranks is only where it lives. When islands meet, their movements since the last
 meeting are summed in one tree, or as whole numbers, and an outer update moves the weights that all share. The model
-outside of `inhabit` has those: they are evaluated, exported and saved.
+outside of `use_weights_of` has those: they are evaluated, exported and saved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from headway.data_contracts.store.errors import ConfigError
@@ -22,16 +21,13 @@ from headway.training.config.communication_spec import SyncSpec
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.optimizers.outer import OuterUpdate
 from headway.training.parallel.exact_replicas import ExactReplicas
-from headway.training.parallel.gradients import GradientTree, buffer_length
+from headway.training.parallel.gradients import GradientTree
+from headway.training.parallel.movements import Fragment, Site, cut_evenly, table_of
 from headway.training.parallel.strategy import Batch
-from headway.training.ranks.communication import Collectives, TreeExchange, gang_levels, tree_sum
+from headway.training.ranks.communication import TreeExchange, tree_sum
 from headway.training.ranks.distributed import ProcessGroup
-from headway.training.ranks.integer_exchange import IntegerExchange
 from headway.training.ranks.tree_plan import LevelPlan, level_plans
 from headway.training.recipes.protocol import Recipe
-
-ROW_BYTES = 512
-"""What the rows of islands' weights begin at multiples of, as tensors of their own do on any device."""
 
 
 class ExactIslands(ExactReplicas):
@@ -49,7 +45,7 @@ class ExactIslands(ExactReplicas):
                 advice="Take layer or group normalisation, or sum gradients at every step.",
             )
         self._sync: SyncSpec = spec.sync
-        self._site = _Site.of(process_group, spec.sync.islands)
+        self._site = Site.of(process_group, spec.sync.islands)
         self._outer = OuterUpdate(self._trained, spec.sync.outer, num_islands=spec.sync.islands)
         self._shared = {name: value.data for name, value in self._trained.items()}
         # Until the first step says which parts of an island its ranks have.
@@ -62,10 +58,10 @@ class ExactIslands(ExactReplicas):
             bucket_elements=spec.bucket_bytes // 4,
         )
         self._fragments = [
-            _Fragment(names, self._trained, spec, process_group, self._site, self.islands)
+            Fragment(names, self._trained, spec, process_group, self._site, self.islands)
             for names in cut_evenly(self._trained, spec.sync.fragments)
         ]
-        self._inhabited: int | None = None
+        self._in_use: int | None = None
         self._shares_apart: list[int] = []
         self._settle()
 
@@ -134,17 +130,17 @@ class ExactIslands(ExactReplicas):
         """The rank that has each island."""
         return self._owners()
 
-    def inhabit(self, place: int | None) -> None:
+    def use_weights_of(self, place: int | None) -> None:
         """Let the model's parameters be those of one of this rank's islands; None: those that all share."""
-        if place == self._inhabited:
+        if place == self._in_use:
             return
-        if self._inhabited is not None:
+        if self._in_use is not None:
             # Updates are counted by the parameter, and a checkpoint looks at the island's own tensors.
-            increment_version([*self._views[self._inhabited].values()])
+            increment_version([*self._views[self._in_use].values()])
         values = self._shared if place is None else self._views[place]
         for name, parameter in self._trained.items():
             parameter.data = values[name]
-        self._inhabited = place
+        self._in_use = place
 
     @torch.no_grad()
     def begin_round(self, *, is_first: bool) -> None:
@@ -195,7 +191,7 @@ class ExactIslands(ExactReplicas):
         return self._site.num_ranks
 
     @torch.no_grad()
-    def leave(self, fragments: range, *, again: bool = False) -> None:
+    def send(self, fragments: range, *, again: bool = False) -> None:
         """Let the movements of some fragments travel. The model's parameters are those that all share.
 
         Args:
@@ -214,7 +210,7 @@ class ExactIslands(ExactReplicas):
             self._fragments[number].discard()
 
     @torch.no_grad()
-    def arrive(self, fragments: range) -> None:
+    def receive(self, fragments: range) -> None:
         """Move the shared weights by the movements of these fragments, and the islands to where they are then."""
         for number in fragments:
             fragment = self._fragments[number]
@@ -244,157 +240,3 @@ class ExactIslands(ExactReplicas):
         return found | {
             f"{what}.{name}": self.island_piece(rows) for what, table in tables.items() for name, rows in table.items()
         }
-
-
-class _Site(NamedTuple):
-    """The ranks that share an island, next to each other, and where they have a fast link, at one place."""
-
-    number: int
-    """Which island it is, of several ranks."""
-    within: Collectives
-    """Of its ranks."""
-    across: Collectives
-    """Of one rank of each site, which has the same part of what travels."""
-
-    @classmethod
-    def of(cls, process_group: ProcessGroup, islands: int) -> _Site:
-        rank, of_island = process_group.rank, process_group.world_size // islands
-        if of_island < 2:
-            return cls(0, Collectives(process_group, num_ranks=1), Collectives(process_group))
-        number, place = divmod(rank, of_island)
-        within = process_group.group_of(range(number * of_island, (number + 1) * of_island))
-        if islands == 1:
-            across = Collectives(process_group, num_ranks=1)
-        else:
-            of_parts = process_group.group_of(range(place, process_group.world_size, of_island))
-            across = Collectives(process_group, of_parts, place="islands")
-        return cls(number, Collectives(process_group, within, place="island"), across)
-
-    @property
-    def num_ranks(self) -> int:
-        return self.within.num_ranks
-
-    @property
-    def first_rank(self) -> int:
-        return self.number * self.num_ranks
-
-
-class _Fragment:
-    """Weights whose movements travel together, in buckets."""
-
-    def __init__(
-        self,
-        names: Sequence[str],
-        trained: Mapping[str, nn.Parameter],
-        spec: TrainingSpec,
-        process_group: ProcessGroup,
-        site: _Site,
-        islands: range,
-    ) -> None:
-        assert spec.sync is not None
-        self.names = names
-        self._rank, self._num_islands, self._site = process_group.rank, spec.sync.islands, site
-        own = {name: trained[name] for name in names}
-        is_shared = site.num_ranks > 1
-        levels = [site.within, site.across] if is_shared else gang_levels(process_group)
-        self._level_sizes = [level.num_ranks for level in levels]
-        plans = [LevelPlan.in_any_order(size) for size in self._level_sizes]
-        # Ranks of a site have moved alike: each sends its part of that to the other sites.
-        self._copies = [LevelPlan.of_copies(site.num_ranks)] if is_shared else []
-        self._sums = TreeExchange(levels, [*self._copies, *plans[len(self._copies) :]])
-        integers = spec.sync.integers
-        together = 1 if integers is None else integers.elements_together(process_group.world_size)
-        self.integers = (
-            None
-            if integers is None
-            else IntegerExchange(
-                integers,
-                site.across,
-                self._sums,
-                islands=islands,
-                length=buffer_length(own.values(), process_group.world_size, together),
-                device=process_group.device,
-            )
-        )
-        self.tree = GradientTree(
-            own,
-            collectives=Collectives(process_group),
-            num_replicas=process_group.world_size,
-            exchange=self.integers or self._sums,
-            bucket_elements=spec.bucket_bytes // 4,
-            block_elements=together,
-        )
-
-    def share_out(self, islands: range, bounds: Sequence[int]) -> None:
-        """Sum over the stretches of islands that ranks have."""
-        self._islands = islands
-        if self.integers is not None:
-            self.tree.expect(islands, island=1)
-            return
-        self.tree.expect(islands)
-        height = self._num_islands.bit_length() - 1
-        sizes, rank = self._level_sizes, self._rank
-        if self._copies:
-            sizes, rank = sizes[1:], self._site.number
-        self._sums.follow([*self._copies, *level_plans(sizes, rank, bounds, height=height)])
-
-    def move(self, islands: range, owners: Sequence[int], new_owners: Sequence[int]) -> None:
-        """Let what whole numbers keep of an island go with it; all ranks call it."""
-        if self.integers is not None:
-            self.integers.move(islands, owners, new_owners)
-
-    def start(self, shared: Mapping[str, Tensor], islands: Mapping[str, Tensor]) -> None:
-        """Send how far each island has gone from the shared weights, of tables (own islands, *shape)."""
-        for place in range(len(self._islands)):
-            self.tree.begin_replica()
-            # As backward reaches them, so that buckets leave in their order.
-            for name in reversed(self.names):
-                self.tree.add(name, shared[name] - islands[name][place])
-            self.tree.end_replica()
-
-    def finish(self) -> None:
-        """Return when each parameter's `grad` is the sum of all islands' movements."""
-        self.tree.total()
-
-    def discard(self) -> None:
-        """Take back what whole numbers left for the next movements; behind `finish`."""
-        if self.integers is not None:
-            self.integers.discard()
-
-
-def table_of(value: Tensor, num_rows: int) -> Tensor:
-    """Rows (num_rows, *shape), each a copy of a tensor.
-
-    Each is as well aligned as a tensor by itself. Products of few rows are rounded by that, and which row of a rank's
-    table an island has depends on the number of ranks.
-    """
-    align = ROW_BYTES // value.element_size()
-    rows = value.new_empty(num_rows, -(-value.numel() // align) * align)[:, : value.numel()]
-    return rows.view(num_rows, *value.shape).copy_(value)
-
-
-def cut_evenly(parameters: Mapping[str, Tensor], num_fragments: int) -> list[list[str]]:
-    """Names in their order, in so many parts that are about as large as each other.
-
-    Raises:
-        ConfigError: there are fewer of them.
-    """
-    if len(parameters) < num_fragments:
-        raise ConfigError(
-            f"{num_fragments} fragments of a model that trains {len(parameters)} tensors.",
-            where="training.sync.fragments",
-            advice=f"Say {len(parameters)} or fewer.",
-        )
-    parts = list[list[str]]()
-    names, rest = list(parameters), sum(value.numel() for value in parameters.values())
-    for left in range(num_fragments, 0, -1):
-        part, size = list[str](), 0
-        # One for each part that follows stays.
-        while names and len(names) >= left and (not part or size + parameters[names[0]].numel() / 2 <= rest / left):
-            size += parameters[names[0]].numel()
-            part.append(names.pop(0))
-        if left == 1:
-            part, names = [*part, *names], []
-        parts.append(part)
-        rest -= size
-    return parts

@@ -17,7 +17,7 @@ from headway.training.config.optimizer import OptimizerSpec, ScheduleSpec
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.engine.island_learner import IslandLearner
 from headway.training.engine.learner import Learner
-from headway.training.parallel.exact_islands import cut_evenly
+from headway.training.parallel.movements import cut_evenly
 from headway.training.ranks.distributed import ProcessGroup
 from tests.training.exact.cases import Own, batch
 
