@@ -50,8 +50,7 @@ def save_is_due(spec: CheckpointSpec, *, step: int, saved_step: int, since_save_
     Args:
         since_save_s: seconds since the last one was taken; since training began, when there is none.
     """
-    # Islands that train apart meet every few steps, and may pass the one after which it was due.
-    by_steps = spec.every_steps is not None and step // spec.every_steps > saved_step // spec.every_steps
+    by_steps = spec.every_steps is not None and step % spec.every_steps == 0
     by_time = spec.every_s is not None and since_save_s >= spec.every_s
     return step > saved_step and (by_steps or by_time)
 

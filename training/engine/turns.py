@@ -112,7 +112,9 @@ def take_round(
         lr = learner.train_apart(step, micro_batches, num_replicas)
         watch.lap("compute")
         taken.append((window, num_replicas, lr, watch.times))
-    steps = learner.meet(stop=hooks.stop_is_due(), save=hooks.save_is_due(end))
+    # One that was due in mid-round waits for its end.
+    save = any(hooks.save_is_due(number) for number in range(done + 1, end + 1))
+    steps = learner.meet(stop=hooks.stop_is_due(), save=save)
     for step, (sums, grad_norm) in enumerate(steps, done):
         if not guard.check(step, sums.loss, grad_norm):
             # Later steps of the round stand on it: it is not left out by itself.
