@@ -320,7 +320,7 @@ def test_steps_of_a_round_are_reported_as_they_come_and_recorded_when_ranks_meet
     loop = Apart()
     loop.run(0, 8)
     assert loop.steps == list(range(8)) and loop.reported == [3, 4, 6, 7]
-    assert loop.save_wishes == [(5, True), (8, True)], "as is due where the round ends"
+    assert loop.save_wishes == [(5, True), (8, True)], "one that is due in mid-round waits for its end"
     assert [(step.number, step.window, step.ends_round) for step in loop.records] == [
         (number, number - 1, number in (1, 2, 5, 8)) for number in range(1, 9)
     ]
