@@ -34,7 +34,7 @@ class GradientTree:
         num_replicas: V, a power of two, which ranks share evenly until `expect` says otherwise.
         exchange: how subtrees go on between ranks; None: in the tree.
         bucket_elements: how many travel at a time; it decides no bit.
-        block_elements: what buckets, and buffers, hold a whole number of; a power of two.
+        block_elements: what buckets, and buffers, hold a whole number of.
         node_dtype: what every node of the tree is rounded to, each replica's own gradient included, and travels in.
             Rounding where ranks meet alone would depend on their number.
     """

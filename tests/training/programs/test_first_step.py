@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.communication_spec import IntegerCompressionSpec
 from headway.training.config.encoder_specs import BytePairSpec, ImageEncoderSpec, TabularEncoderSpec
 from headway.training.config.optimizer import OptimizerSpec, ParameterGroupSpec
 from headway.training.config.shapes import DataShape, TabularShape
@@ -141,6 +142,10 @@ def test_what_islands_that_train_apart_cannot_have_is_told_before_any_rank_start
     assert many.where == "training.sync.fragments" and "32 fragments of a model that trains" in many.what
     head, normalised = "nn.Linear(4, classes)", "nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, classes))"
     assert tried(head, normalised, **small, sync=apart).where == "training.sync"
+
+
+def test_a_recipe_whose_gradients_travel_as_whole_numbers_takes_its_first_step_by_itself(tried: Tried) -> None:
+    assert tried(gradient_compression=IntegerCompressionSpec(kind="int8", islands=2)) == FirstStep()
 
 
 def test_a_recipe_that_takes_one_of_the_likely_shapes_is_good(tried: Tried) -> None:
