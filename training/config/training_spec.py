@@ -14,7 +14,7 @@ from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.config.batch_ramp import BatchPhases, BatchRampSpec
 from headway.training.config.checkpoints import CheckpointSpec
-from headway.training.config.communication_spec import IntegerCompressionSpec, SyncSpec
+from headway.training.config.communication_spec import FederatedSpec, IntegerCompressionSpec, SyncSpec
 from headway.training.config.guards import GuardSpec
 from headway.training.config.optimizer import EmaSpec, OptimizerSpec, ScheduleSpec
 from headway.training.config.order_spec import OrderSpec
@@ -240,6 +240,34 @@ class TrainingSpec(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _clients_have_rounds_of_their_own(self) -> Self:
+        if self.federated is None or self.sync is None:
+            return self
+        if self.max_epochs is not None:
+            raise ValueError(
+                "sync.federated: clients are drawn, and no number of steps is an epoch; give max_steps"
+            )
+        if self.batch_ramp is not None:
+            raise ValueError("sync.federated: a client's rows of a round are drawn by the batch; no batch_ramp")
+        if self.order.mix or self.order.shuffle != "exact":
+            raise ValueError(
+                "sync.federated: clients have orders of their own; no order.mix, no shuffle: window"
+            )
+        for name, policy in (("non_finite", self.guards.non_finite), ("spike", self.guards.spike)):
+            if policy.action in ("skip", "roll_back"):
+                raise ValueError(
+                    f"sync.federated: guards.{name} {policy.action} leaves out a step's rows, and a round is whole; "
+                    "say stop. A client whose answer is not finite is left out by itself"
+                )
+        validation, every = self.validation, self.sync.every_steps
+        if validation is not None and not validation.is_settled:
+            raise ValueError("sync.federated: validations are between rounds; give validation.every_steps")
+        steps = range(1, self.max_steps) if validation is not None else ()
+        if any(step % every and validation.is_due(step, self.max_steps) for step in steps if validation is not None):
+            raise ValueError(f"sync.federated: validations are between rounds, after multiples of {every} steps")
+        return self
+
+    @model_validator(mode="after")
     def _slices_do_not_decide_bits(self) -> Self:
         if self.parallel.mode == "fast" or self.parallel.shard == 1:
             return self
@@ -289,6 +317,11 @@ class TrainingSpec(Frozen):
         """How gradients travel as whole numbers; None where they do not."""
         compression = self.gradient_compression
         return compression if isinstance(compression, IntegerCompressionSpec) else None
+
+    @property
+    def federated(self) -> FederatedSpec | None:
+        """What islands are as clients; None where they are parts of one batch."""
+        return None if self.sync is None else self.sync.federated
 
     @property
     def islands(self) -> int | None:

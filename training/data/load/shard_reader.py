@@ -8,7 +8,7 @@ open shards: a rank starts fast.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,6 +42,8 @@ class Dataset(NamedTuple):
 
     first_row: int
     row_groups: RowGroupTable
+    group_rows: Mapping[str, int]
+    """How many rows each group of files has, one after another."""
 
 
 class LocatedRows(NamedTuple):
@@ -278,7 +280,9 @@ def _numbered(
         # Counted in two places of the manifest, which a damaged or foreign one contradicts.
         if table.num_rows != manifest.num_rows(split):
             raise IntegrityError("the manifest's row counts contradict each other.", where=manifest.link.short)
-        numbered.append(Dataset(first_row, table))
+        groups = (group for group in manifest.groups if group.split == split)
+        group_rows = {group.name or f"group {group.group}": group.num_rows for group in groups}
+        numbered.append(Dataset(first_row, table, group_rows))
         first_row += table.num_rows
     return tuple(numbered)
 
