@@ -290,6 +290,36 @@ class SyncSpec(Frozen):
         )
 
 
+class AsynchronousSpec(Frozen):
+    """Ranks do not wait for each other: each takes weights and a batch, and hands in its gradient when it has one.
+
+    Mode `fast` alone: who comes first decides the bits. A parameter server over all ranks with bounded staleness (Ho et
+    al., 2013) and learning rates that fall with it (Zhang et al., 2016).
+    """
+
+    staleness: int = Field(
+        default=8,
+        ge=0,
+        le=1024,
+        strict=True,
+        description="Updates at most between taking weights and handing in their gradient; 0: one rank at a time.",
+    )
+    lr_by_staleness: bool = Field(default=True, description="Divide a gradient's learning rate by 1 + its staleness.")
+    meet_every_steps: int = Field(
+        default=50,
+        gt=0,
+        strict=True,
+        description="Updates after which ranks meet: losses are looked at, stops and checkpoints happen there.",
+    )
+
+    def __str__(self) -> str:
+        """For a person."""
+        lr = ", lr / (1 + staleness)" if self.lr_by_staleness else ""
+        return (
+            f"asynchronous, staleness {self.staleness} at most{lr}; ranks meet every {self.meet_every_steps:,} updates"
+        )
+
+
 def _require_islands(islands: int) -> None:
     if not is_power_of_two(islands) or islands > MAX_ISLANDS:
         raise ValueError(f"islands: {islands} is no power of two from 1 to {MAX_ISLANDS}")

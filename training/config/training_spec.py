@@ -14,7 +14,7 @@ from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.config.batch_ramp import BatchPhases, BatchRampSpec
 from headway.training.config.checkpoints import CheckpointSpec
-from headway.training.config.communication_spec import FederatedSpec, IntegerCompressionSpec, SyncSpec
+from headway.training.config.communication_spec import AsynchronousSpec, FederatedSpec, IntegerCompressionSpec, SyncSpec
 from headway.training.config.guards import GuardSpec
 from headway.training.config.optimizer import EmaSpec, OptimizerSpec, ScheduleSpec
 from headway.training.config.order_spec import OrderSpec
@@ -118,6 +118,11 @@ class TrainingSpec(Frozen):
         exclude_if=lambda sync: sync is None,
         description="Islands of the batch train apart and meet every so many steps; empty: gradients are summed at "
         "every step.",
+    )
+    asynchronous: AsynchronousSpec | None = Field(
+        default=None,
+        exclude_if=lambda asynchronous: asynchronous is None,
+        description="Of mode `fast`: ranks train without waiting for each other; empty: they meet at every step.",
     )
     compile: bool = Field(default=False, description="Compile the model's training pass with `torch.compile`.")
     num_threads: int = Field(default=1, gt=0, description="Threads of a rank. More cores: more ranks, not threads.")
@@ -261,6 +266,28 @@ class TrainingSpec(Frozen):
         steps = range(1, self.max_steps) if validation is not None else ()
         if any(step % every and validation.is_due(step, self.max_steps) for step in steps if validation is not None):
             raise ValueError(f"sync.federated: validations are between rounds, after multiples of {every} steps")
+        return self
+
+    @model_validator(mode="after")
+    def _ranks_need_not_wait(self) -> Self:
+        if self.asynchronous is None:
+            return self
+        parallel = self.parallel
+        if parallel.mode != "fast" or (parallel.pipeline, parallel.shard, parallel.tensor) != (1, 1, 1):
+            raise ValueError("asynchronous: of `parallel: {mode: fast}` without pipeline, shard and tensor")
+        refused = {
+            "sync": self.sync is not None,
+            "gradient_compression": self.gradient_compression != "none",
+            "ema": self.ema is not None,
+            "batch_ramp": self.batch_ramp is not None,
+            "precision fp16": self.precision == "fp16",
+            "trees": self.grows_trees,
+        }
+        if names := [name for name, given in refused.items() if given]:
+            raise ValueError(f"asynchronous: not with {', '.join(names)}, which need all ranks at a step")
+        for name, policy in (("non_finite", self.guards.non_finite), ("spike", self.guards.spike)):
+            if policy.action in ("skip", "roll_back"):
+                raise ValueError(f"asynchronous: later updates stand on one; guards.{name} stops, not {policy.action}")
         return self
 
     @model_validator(mode="after")

@@ -1,9 +1,11 @@
-"""Which learner a configuration asks for: one that meets others at every step, every few, or in federated rounds."""
+"""Which learner a configuration asks for: one that meets others at every step, every few, in federated rounds, or that
+waits for nobody."""
 
 from __future__ import annotations
 
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.data.load.shard_reader import ShardReader
+from headway.training.engine.asynchronous_learner import AsynchronousLearner
 from headway.training.engine.batches import client_rounds
 from headway.training.engine.federated_learner import FederatedLearner
 from headway.training.engine.island_learner import IslandLearner
@@ -25,5 +27,7 @@ def new_learner(
     """
     if spec.federated is not None:
         return FederatedLearner(recipe, spec, process_group, client_rounds(spec, reader))
+    if spec.asynchronous is not None:
+        return AsynchronousLearner(recipe, spec, process_group)
     kind = Learner if spec.sync is None else IslandLearner
     return kind(recipe, spec, process_group)

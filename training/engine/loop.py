@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from headway.data_contracts.store.errors import RunStopped
+from headway.training.engine.asynchronous_learner import AsynchronousLearner
 from headway.training.engine.island_learner import IslandLearner
 from headway.training.engine.learner import Learner
-from headway.training.engine.turns import Hooks, Step, Windows, take_round, take_step
+from headway.training.engine.turns import Hooks, LazyWindows, Step, Windows, take_asynchronous, take_round, take_step
 from headway.training.guards.step_guard import StepGuard
 from headway.training.observe.telemetry import StepTimes, Stopwatch
 
@@ -33,7 +34,7 @@ class Validator(Protocol):
 
 def train(
     learner: Learner | BoostedLearner,
-    windows: Windows,
+    windows: Windows | LazyWindows,
     guard: StepGuard,
     validation: Validator,
     *,
@@ -80,9 +81,14 @@ def train(
     while done < max_steps and not has_converged():
         if isinstance(learner, IslandLearner) and learner.is_apart(done):
             due = validation.is_due
-            turn = take_round(learner, windows, guard, watch, done, hooks, validation_is_due=due)
+            turn = take_round(learner, cast(Windows, windows), guard, watch, done, hooks, validation_is_due=due)
+        elif isinstance(learner, AsynchronousLearner):
+            due = validation.is_due
+            turn = take_asynchronous(
+                learner, cast(LazyWindows, windows), guard, watch, done, hooks, validation_is_due=due
+            )
         else:
-            turn = take_step(learner, windows, guard, watch, done, hooks)
+            turn = take_step(learner, cast(Windows, windows), guard, watch, done, hooks)
         watch.restart()
         done, moved, sums = turn
         stop = sums.stop or (moved and ends_with(done))

@@ -83,6 +83,7 @@ class StepRecorder:
             gradient_noise_scale=self._learner.noise_scale,
             relative_share=self._relative_share(step.num_replicas),
             batch_rows=None if self._growth is None else self._growth.phases.at(step.window).rows,
+            staleness=step.staleness,
             ends_round=None if step.ends_round else False,
             tokens=step.sums.num_tokens,
             unix_s=times.started_unix_s,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from headway.training.engine.asynchronous_learner import AsynchronousLearner, Work
 from headway.training.engine.island_learner import IslandLearner
 from headway.training.engine.learner import Learner, Sums
 from headway.training.guards.step_guard import RollBack, StepGuard
@@ -29,6 +30,8 @@ class Step(NamedTuple):
     """Micro-batches of the global batch."""
     ends_round: bool = True
     """Whether ranks met after it: islands that train apart do every few steps."""
+    staleness: int | None = None
+    """Updates between its weights and itself; None: there are none."""
 
 
 class Turn(NamedTuple):
@@ -54,6 +57,10 @@ class Hooks(NamedTuple):
 
 Windows = Iterator[tuple[int, int, Sequence[Batch]]]
 """Of the sample order, as the guard's plan has them: window, micro-batches of the global batch, and this rank's."""
+
+
+LazyWindows = Iterator[tuple[int, int, Callable[[], Sequence[Batch]]]]
+"""The same where a rank trains on whole batches, and on those alone that nobody else has begun."""
 
 
 def take_step(
@@ -127,6 +134,37 @@ def take_round(
         step_taken = Step(number, window, "taken", sums, grad_norm, lr, num_replicas, ends_round=number == end)
         hooks.on_step(step_taken, times)
     return Turn(end, True, steps[-1].sums)
+
+
+def take_asynchronous(
+    learner: AsynchronousLearner,
+    windows: LazyWindows,
+    guard: StepGuard,
+    watch: Stopwatch,
+    done: int,
+    hooks: Hooks,
+    *,
+    validation_is_due: Callable[[int], bool],
+) -> Turn:
+    """Ranks make updates without waiting for each other, and meet. Each writes down all of them, as its own worker's
+    time is on the average."""
+    end = learner.round_end(done, validation_is_due)
+    hooks.before_update()
+    watch.lap("staging")
+    works = [Work(*next(windows)) for _ in range(done, end)]
+    updates = learner.train_round(done, works, lambda _number: hooks.on_step_apart(done))
+    watch.lap("compute")
+    save = any(hooks.save_is_due(number) for number in range(done + 1, end + 1))
+    stop, save = learner.wishes(stop=hooks.stop_is_due(), save=save)
+    watch.lap("sync")
+    for step, update in enumerate(updates, done):
+        guard.check(step, update.sums.loss, update.grad_norm)
+    of_each = watch.times.shared_out(len(updates), data_s=learner.data_s)
+    for number, (update, times) in enumerate(zip(updates, of_each, strict=True), done + 1):
+        window, num_replicas, _ = update.work
+        outcome = Step(number, window, "taken", update.sums, update.grad_norm, update.lr, num_replicas)
+        hooks.on_step(outcome._replace(ends_round=number == end, staleness=update.staleness), times)
+    return Turn(end, True, updates[-1].sums._replace(stop=stop, save=save))
 
 
 def take_unguarded(learner: Learner, step: int, micro_batches: Sequence[Batch], num_replicas: int) -> Sums:

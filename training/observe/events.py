@@ -39,7 +39,7 @@ def _span(what: str, fields: str = "") -> Declared:
 _TRAFFIC = "communication_s sent_bytes traffic"
 _STEP = (
     "step window outcome loss lr grad_norm tokens duration_s data_s forward_s backward_s sync_s staging_s optimizer_s "
-    f"memory_bytes mfu gradient_noise_scale batch_rows relative_share ends_round {_TRAFFIC}"
+    f"memory_bytes mfu gradient_noise_scale batch_rows relative_share staleness ends_round {_TRAFFIC}"
 )
 _STAGES = (
     *("snapshot", "validate", "fit", "shard", "launch", "rung", "verify", "score", "finalists", "folds", "evaluate"),
@@ -218,6 +218,11 @@ EVENTS: Mapping[str, Declared] = {
     "shares.moved": _at(
         "From this step on ranks have other shares of a batch, as their micro-batches take them.",
         "step shares before_s after_s what",
+    ),
+    "asynchronous.round": _at(
+        "Ranks that do not wait for each other met; of each update in turn its batch, the updates that its weights "
+        "had, and the rank that worked on it.",
+        "step arrivals",
     ),
     "federated.round": _at(
         "A federated round ended: whom it drew, how far each went, and whose answer counts.",

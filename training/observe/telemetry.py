@@ -62,6 +62,8 @@ class StepRecord:
     """Of the global batch, where it grows over the run."""
     relative_share: float | None = None
     """Of the rank, beside what it would have if all had as much; None: it is that."""
+    staleness: int | None = None
+    """Updates between its weights and itself, where ranks do not wait for each other."""
     ends_round: bool | None = None
     """Whether ranks met after it, where islands train apart for some steps; None: they do after each."""
 
@@ -71,7 +73,7 @@ class StepRecord:
         for name in ("loss", "grad_norm"):
             if not math.isfinite(fields[name]):
                 del fields[name]
-        for name in ("mfu", "gradient_noise_scale", "batch_rows", "relative_share", "ends_round"):
+        for name in ("mfu", "gradient_noise_scale", "batch_rows", "relative_share", "staleness", "ends_round"):
             if fields[name] is None:
                 del fields[name]
         fields |= as_fields(fields.pop("traffic"))
@@ -87,6 +89,18 @@ class StepTimes(NamedTuple):
     @property
     def duration_s(self) -> float:
         return sum(self.laps_s.values())
+
+    def shared_out(self, count: int, *, data_s: float) -> list[StepTimes]:
+        """Of so many steps that were made side by side, as if one after another.
+
+        Args:
+            data_s: of what is counted as computation so far, what rows were waited for.
+        """
+        read_s = min(data_s, self.laps_s["compute"])
+        moved = {"compute": self.laps_s["compute"] - read_s, "data": self.laps_s["data"] + read_s}
+        laps_s = {part: lap_s / count for part, lap_s in {**self.laps_s, **moved}.items()}
+        each_s = self.duration_s / count
+        return [StepTimes(self.started_unix_s + place * each_s, laps_s) for place in range(count)]
 
 
 class Stopwatch:

@@ -47,8 +47,8 @@ class ScheduledOptimizer:
         for treatment, members in parameter_groups(model.model, recipe, optimizer):
             if treatment is not None:
                 lr = (optimizer.matrix_lr if treatment.rule == "muon" else optimizer.lr) * treatment.lr_multiplier
-                rule = _rule(treatment, {name: own[name] for name in members}, model, optimizer)
-                self._paced.append(_GroupSchedule(rule, lr))
+                if here := {name: own[name] for name in members if name in own}:
+                    self._paced.append(_GroupSchedule(_rule(treatment, here, model, optimizer), lr))
 
     def step(
         self, step: int, *, num_updates: int | None = None, batch_rows: int | None = None, factor: float | None = None

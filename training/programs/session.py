@@ -34,6 +34,7 @@ from headway.training.config.parallel import mesh_that_decides_bits
 from headway.training.config.shards import TRAIN
 from headway.training.config.training_spec import replicas_per_rank
 from headway.training.data.load.shard_reader import ShardReader
+from headway.training.engine.asynchronous_learner import AsynchronousLearner
 from headway.training.engine.batch_growth import BatchGrowth
 from headway.training.engine.batches import RankBatches, prefetched_by_phase, proof_batch
 from headway.training.engine.choose_learner import new_learner
@@ -62,7 +63,7 @@ from headway.training.observe.heartbeat import Heartbeat
 from headway.training.observe.telemetry import StepTimes
 from headway.training.observe.traffic import as_fields
 from headway.training.optimizers.groups import all_names
-from headway.training.parallel.strategy import Batch
+from headway.training.parallel.strategy import Batch, BatchShare
 from headway.training.ranks.distributed import ProcessGroup, enable_determinism, init_process_group
 from headway.training.recipes.checked import require_finite_first_loss
 
@@ -259,6 +260,11 @@ class _Session:
             yield itertools.repeat(())
             return
         device = self._process_group.device
+        if self._spec.asynchronous is not None:
+            batches = RankBatches(self._reader, self._spec, share=BatchShare(0, 1), device=device)
+            # Nobody knows beforehand who trains on which.
+            yield (cast("Sequence[Batch]", partial(batches, window)) for window in windows)
+            return
         with prefetched_by_phase(
             windows,
             lambda: self._growth.phases,
@@ -436,6 +442,11 @@ class _Session:
             self._balance.take(cast("Learner", self._learner), step.number, replicas, step.sums.replica_s)
         if step.ends_round and isinstance(self._learner, FederatedLearner) and self._process_group.leads:
             self._rank.ledger.event("federated.round", step=step.number, **self._learner.round_fields())
+        if step.ends_round and isinstance(self._learner, AsynchronousLearner) and self._process_group.leads:
+            arrivals = [
+                [self._guard.plan.window(each.work), each.version, each.worker] for each in self._learner.arrivals
+            ]
+            self._rank.ledger.event("asynchronous.round", step=step.number, arrivals=arrivals)
         # In the midst of a round it was told at the time.
         if step.ends_round:
             self._profiler.at_boundary(step.number)

@@ -127,7 +127,7 @@ def init_process_group(*, rank: int, world_size: int) -> Iterator[ProcessGroup]:
         yield ProcessGroup(rank=rank, world_size=world_size, device=device, traffic=TrafficMeter(device))
         return
     with store_of_attempt(rank, world_size, PATIENCE_S) as store:
-        timeout = timedelta(seconds=float(os.environ.get(protocol.COLLECTIVE_TIMEOUT_S, COLLECTIVE_TIMEOUT_S)))
+        timeout = _collective_timeout()
         backend = "nccl" if device.type == "cuda" else "gloo"
         if store is None:  # torchrun was started by hand, and says by the environment where ranks meet
             dist.init_process_group(backend, timeout=timeout)
@@ -151,6 +151,18 @@ def init_process_group(*, rank: int, world_size: int) -> Iterator[ProcessGroup]:
             process_group.barrier()  # nobody leaves while another still needs it
         finally:
             dist.destroy_process_group()
+
+
+def links_of(process_group: ProcessGroup) -> dist.ProcessGroup | None:
+    """For messages from one rank to another, of CPU tensors; all ranks call it at once. None: this one is alone."""
+    if process_group.world_size == 1:
+        return None
+    links: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=_collective_timeout())
+    return links
+
+
+def _collective_timeout() -> timedelta:
+    return timedelta(seconds=float(os.environ.get(protocol.COLLECTIVE_TIMEOUT_S, COLLECTIVE_TIMEOUT_S)))
 
 
 def _agreed(sizes: dict[str, int], process_group: ProcessGroup) -> dict[str, int]:

@@ -1,0 +1,89 @@
+"""Ranks that do not wait for each other, in processes of their own; and one that repeats what they did."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headway.training.engine.asynchronous_learner import AsynchronousLearner
+from headway.training.ranks.distributed import ProcessGroup, enable_determinism
+from headway.training.ranks.parameter_server import Arrival, shared_out
+from tests.training.engine.asynchronous_gang import case, digest, works
+from tests.warm_programs import run_program
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+MUON, ADAMW = {"gradient_clip": 0.5}, {"kind": "adamw", "lr": 0.01, "gradient_clip": 0.5}
+STALENESS = 3
+
+
+def trained(folder: Path, **job: Any) -> list[dict[str, Any]]:
+    job = {"steps": 24, "every": 8, "staleness": STALENESS, "optimizer": ADAMW, "world_size": 2, **job}
+    (folder / "job.json").write_text(json.dumps(job))
+    program = [sys.executable, Path(__file__).with_name("asynchronous_gang.py"), folder / "job.json"]
+    done = run_program(program, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(job["world_size"])]
+
+
+def replayed(folder: Path, found: dict[str, Any]) -> list[str]:
+    job = json.loads((folder / "job.json").read_text())
+    recipe, spec = case(job)
+    enable_determinism(1)
+    learner = AsynchronousLearner(recipe, spec, ProcessGroup(rank=0, world_size=1, device=torch.device("cpu")))
+    digests, done = [], 0
+    for arrivals in found["rounds"]:
+        end = done + len(arrivals)
+        learner.replay(
+            done, works(recipe, spec, done, end), [Arrival(*each, figures=(0.0, 0.0, 0.0)) for each in arrivals]
+        )
+        digests.append(digest(learner))
+        done = end
+    return digests
+
+
+def stalest(found: dict[str, Any], worker: int | None = None) -> int:
+    arrivals = [arrival for arrivals in found["rounds"] for arrival in arrivals]
+    return max(n - version for n, (_, version, of) in enumerate(arrivals) if worker in (None, of))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("world_size", "optimizer"), [(1, ADAMW), (2, MUON), (3, ADAMW)])
+def test_one_process_repeats_what_ranks_did_to_the_bit(
+    tmp_path: Path, world_size: int, optimizer: dict[str, Any]
+) -> None:
+    found = trained(tmp_path, world_size=world_size, optimizer=optimizer, validated=10)
+    assert all(rank == found[0] for rank in found), "every rank has the same weights, moments and figures"
+    assert [len(arrivals) for arrivals in found[0]["rounds"]] == [8, 2, 6, 8]
+    assert sorted(work for arrivals in found[0]["rounds"] for work, _, _ in arrivals) == list(range(24))
+    assert stalest(found[0]) <= STALENESS
+    assert replayed(tmp_path, found[0]) == found[0]["digests"]
+
+
+@pytest.mark.process
+def test_no_gradient_is_staler_than_the_bound_though_a_rank_halts(tmp_path: Path) -> None:
+    found = trained(tmp_path, halts=True, steps=16, every=16)
+    assert stalest(found[0], worker=1) >= STALENESS - 1, "rank 0 went on meanwhile"
+    assert stalest(found[0]) <= STALENESS
+    assert replayed(tmp_path, found[0]) == found[0]["digests"]
+
+
+@pytest.mark.process
+def test_without_staleness_the_order_of_ranks_does_not_show(tmp_path: Path) -> None:
+    (tmp_path / "two").mkdir()
+    (tmp_path / "one").mkdir()
+    two = trained(tmp_path / "two", staleness=0)
+    one = trained(tmp_path / "one", staleness=0, world_size=1)
+    assert two[0]["digests"] == one[0]["digests"] and two[0]["losses"] == one[0]["losses"]
+    assert stalest(two[0]) == 0
+
+
+def test_weights_are_served_whole_and_about_equally() -> None:
+    shares = shared_out({"a": 100, "b": 60, "c": 50, "d": 5}, 2)
+    assert shares == [["a", "d"], ["b", "c"]]
+    assert shared_out({"a": 1}, 3) == [["a"], [], []]
