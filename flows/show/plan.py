@@ -149,7 +149,7 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
         rates=lines.rates,
         validation=trained.validation or ("" if training.validation is None else str(training.validation)),
         ema="" if training.ema is None else str(training.ema),
-        sync="" if training.sync is None else str(training.sync),
+        sync=str(training.sync or training.asynchronous or ""),
         groups=list(rehearsal.groups) if rehearsal else [str(group) for group in training.optimizer.groups],
         running=[each for each in read_running(context.workspace) if each.pipeline == pipeline.pipeline],
         held=shown_hold(context.workspace, pipeline.pipeline),

@@ -44,11 +44,13 @@ from headway.training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, Tenso
 from headway.training.config.checkpoints import CheckpointSpec, most_kept
 from headway.training.config.execution import ExecutionSpec
 from headway.training.config.training_spec import TrainingSpec
+from headway.training.engine.arrivals import SCRIPT_NAME, as_json, script_from
 from headway.training.engine.run_documents import mixed_manifests, training_spec
 from headway.training.evaluation.measures import metric_set_for
 from headway.training.evaluation.statistics import ratio_interval
 from headway.training.frozen.code_archive import environment_here
 from headway.training.launch.base.gang import LaunchSpec, leader_spools
+from headway.training.launch.base.protocol import write_json
 from headway.training.launch.base.run_lock import owning
 from headway.training.launch.supervise.supervisor import supervise
 from headway.training.observe.ledger import SpoolTail
@@ -163,7 +165,11 @@ def prepare(context: RunContext, registration: Link, launch: LaunchSpec, *, agai
             where=str(folder),
             advice="Make room, such as by `headway clean --apply`.",
         )
+    # Of ranks that did not wait for each other, one repeats the order in which they came.
     world_size = candidate.manifest.world_size
+    if training.asynchronous is not None:
+        world_size = 1
+        _write_script(workspace.local_path(run_folder(run.link)), folder, candidate.manifest.step)
     return ReproductionRun(
         candidate=candidate,
         report=report,
@@ -316,6 +322,12 @@ def _figures(context: RunContext, trial: ReproductionRun, checkpoint: Path) -> t
 def _first_step_apart(theirs: Path, ours: Path) -> int | None:
     losses, again = _losses(theirs), _losses(ours)
     return next((step for step in sorted(losses.keys() & again.keys()) if losses[step] != again[step]), None)
+
+
+def _write_script(run_dir: Path, folder: Path, num_steps: int) -> None:
+    """Raises: `IntegrityError`: the run's own ledger is gone, or lacks some of it."""
+    events = (event for spool in leader_spools(run_dir) for event in SpoolTail(spool).stream())
+    write_json(folder / SCRIPT_NAME, as_json(script_from(events, num_steps)))
 
 
 def _losses(run_dir: Path) -> dict[int, float]:

@@ -408,6 +408,8 @@ def replicas_per_rank(spec: TrainingSpec, world_size: int) -> int:
                 advice="Say nodes: 1 and ranks_per_node: 1; `training.num_threads` gives it more cores.",
             )
         return 1
+    if spec.asynchronous is not None:
+        return spec.num_replicas  # each has whole batches
     shape = mesh_shape(spec.parallel, world_size)
     fewest = spec.first_batch_sequences // spec.micro_batch_sequences
     if splits_no_model(shape, world_size):
@@ -512,6 +514,11 @@ def batch_line(spec: TrainingSpec, *, world_size: int, context_tokens: int | Non
     replicas_per_rank(spec, world_size)  # refuses an impossible world
     what = targets_of(context_tokens)
     row = f" x {context_tokens} seq" if what == "tokens" else ""
+    if spec.asynchronous is not None:
+        return (
+            f"{what}/step  {spec.micro_batch_sequences} micro{row} x {spec.num_replicas} accumulation = "
+            f"{spec.global_batch_sequences * (context_tokens or 1):,}, each step on one of {world_size} ranks"
+        )
     shape = mesh_shape(spec.parallel, world_size)
     is_replicated = spec.parallel.mode == "exact" and shape.shard == 1
     together = "" if shape.num_shares == world_size else f" of {world_size // shape.num_shares}"

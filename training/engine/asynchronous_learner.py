@@ -14,17 +14,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.errors import ConfigError, IntegrityError
 from headway.training.config.communication_spec import AsynchronousSpec
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.training_spec import TrainingSpec
+from headway.training.engine.arrivals import SCRIPT_NAME, Script
 from headway.training.engine.learner import Learner, Sums
 from headway.training.optimizers.scheduled import ScheduledOptimizer, lr_factor
 from headway.training.parallel.gradients import clip_factor
 from headway.training.parallel.strategy import Batch, BatchShare, ParallelStrategy
-from headway.training.ranks.arrival_order import ArrivalOrder
+from headway.training.ranks.arrival_order import Arrival, ArrivalOrder
 from headway.training.ranks.distributed import ProcessGroup, links_of
-from headway.training.ranks.parameter_server import NUM_FIGURES, Arrival, ParameterServer, shared_out
+from headway.training.ranks.parameter_server import NUM_FIGURES, ParameterServer, shared_out
 from headway.training.recipes.protocol import Recipe
 
 
@@ -46,6 +47,10 @@ class Update(NamedTuple):
     lr: float
     staleness: int
     worker: int
+
+
+_Found = tuple[Arrival, tuple[float, ...]]
+"""With nats, number of tokens, and the gradient's norm."""
 
 
 class _Served:
@@ -84,6 +89,8 @@ class AsynchronousLearner(Learner):
         self._serving = self._optimizer_of(self._own)
         self.arrivals: list[Arrival] = []
         """Of the last round."""
+        self.script: Script | None = None
+        """What to repeat; None: nothing."""
         self.data_s = self._forward_s = 0.0
         """What this rank's work of the last round waited for rows; and its forward passes."""
 
@@ -120,27 +127,28 @@ class AsynchronousLearner(Learner):
         Args:
             on_update: told of each that this rank worked on, how many pieces it has begun.
         """
+        self.data_s = self._forward_s = 0.0
+        if self.script is not None:
+            return self._repeat(done, works)
         with torch.no_grad():
             for name, value in self._own.items():
                 value.copy_(self._weights[name])
         order = ArrivalOrder(done, done + len(works), staleness=self._asynchronous.staleness)
         weights = [[self._weights[name] for name in names] for names in self._served]
-        self.data_s = self._forward_s = 0.0
         server = ParameterServer(self._gang, self._links, weights, [*self._own.values()], order, self._apply)
         while (taken := server.take()) is not None:
             started_s = time.perf_counter()
             work = works[taken.work - done]
             batches = work.batches()
             read_s = time.perf_counter()
-            sums, norm = self._gradient(work, batches)
             self.data_s += read_s - started_s
-            figures = (sums.nats, sums.num_tokens, norm)
+            figures = self._gradient(work, batches)
             server.hand_in(taken.work, [[_gradient_of(value) for value in values] for values in weights], figures)
             on_update(taken.work)
         server.finish()
         self._meet()
-        self.arrivals = self._all_arrivals(server.arrivals, len(works))
-        return [self._update_of(number, arrival, works, done) for number, arrival in enumerate(self.arrivals, done)]
+        found = self._on_all(server.arrivals, len(works))
+        return self._updates(done, works, found)
 
     def wishes(self, *, stop: bool, save: bool) -> tuple[bool, bool]:
         """What any rank wishes is everybody's wish."""
@@ -150,35 +158,43 @@ class AsynchronousLearner(Learner):
     def parts_s(self) -> Mapping[str, float]:
         return {"forward": self._forward_s / max(1, len(self.arrivals)), "sync": 0.0}
 
-    def replay(self, done: int, works: Sequence[Work], arrivals: Sequence[Arrival]) -> list[Update]:
-        """The same updates in the order in which they were made before, by this rank alone."""
+    def _repeat(self, done: int, works: Sequence[Work]) -> list[Update]:
+        """The same updates in the order in which they were made before, each rank by itself."""
+        arrivals = self.script.get(done, ()) if self.script is not None else ()
+        if len(arrivals) != len(works):
+            raise IntegrityError(
+                f"{len(works)} updates follow step {done:,}, and the order of {len(arrivals)} is given.",
+                where=SCRIPT_NAME,
+            )
         last_use = {arrival.version: number for number, arrival in enumerate(arrivals, done)}
         kept: dict[int, dict[str, nn.Parameter]] = {}
-        now = self._copies(self._weights)
+        now, figures = self._copies(self._weights), []
         optimizer = self._optimizer_of(now)
         for number, arrival in enumerate(arrivals, done):
             if number in last_use:
                 kept[number] = {name: nn.Parameter(value.detach().clone()) for name, value in now.items()}
             self._use(kept[arrival.version])
             work = works[arrival.work - done]
-            self._gradient(work, work.batches())
+            figures.append(self._gradient(work, work.batches()))
             for name, value in now.items():
                 value.grad = _gradient_of(self._weights[name]).clone()
             self._move(optimizer, number, number - arrival.version)
             kept = {version: values for version, values in kept.items() if last_use[version] > number}
         self._use(now)
-        self.arrivals = list(arrivals)
-        return [self._update_of(number, arrival, works, done) for number, arrival in enumerate(arrivals, done)]
+        return self._updates(done, works, list(zip(arrivals, figures, strict=True)))
 
-    def _gradient(self, work: Work, batches: Sequence[Batch]) -> tuple[Sums, float]:
-        """Let the model's gradients be the clipped one of a batch's mean loss. Returns its norm before clipping."""
+    def _gradient(self, work: Work, batches: Sequence[Batch]) -> tuple[float, float, float]:
+        """Let the model's gradients be the clipped one of a batch's mean loss.
+
+        Returns nats, number of tokens, and the gradient's norm before clipping.
+        """
         own = self.backward(work.window, batches, work.num_replicas)
         self._forward_s += self._strategy.clock.take_s()["forward"]
         sums = self.exchange(own, stop=False)
         norm = self.gradient_norm(sums)
         factor = clip_factor(norm, self._spec.optimizer.gradient_clip)
         self._strategy.scale_gradients(factor / max(1, sums.num_tokens))
-        return sums, norm
+        return sums.nats, float(sums.num_tokens), norm
 
     def _apply(self, number: int, staleness: int, gradients: Sequence[Tensor]) -> None:
         for value, gradient in zip(self._own.values(), gradients, strict=True):
@@ -212,22 +228,24 @@ class AsynchronousLearner(Learner):
                 dist.broadcast(held, group_src=rank, group=self._links)
                 value.copy_(held)
 
-    def _all_arrivals(self, own: Sequence[Arrival], count: int) -> list[Arrival]:
+    def _on_all(self, own: Sequence[_Found], count: int) -> list[_Found]:
         """Rank 0's, on every rank."""
-        rows = torch.tensor(
-            [[*each[:3], *each.figures] for each in own] or [[0.0] * (3 + NUM_FIGURES)] * count, dtype=torch.float64
-        )
+        given = [[*arrival, *figures] for arrival, figures in own] or [[0.0] * (3 + NUM_FIGURES)] * count
+        rows = torch.tensor(given, dtype=torch.float64)
         if self._gang.world_size > 1:
             dist.broadcast(rows, group_src=0, group=self._links)
-        return [Arrival(int(row[0]), int(row[1]), int(row[2]), tuple(row[3:])) for row in rows.tolist()]
+        return [(Arrival(*map(int, row[:3])), tuple(row[3:])) for row in rows.tolist()]
 
-    def _update_of(self, number: int, arrival: Arrival, works: Sequence[Work], done: int) -> Update:
-        nats, tokens, norm = arrival.figures
-        staleness = number - arrival.version
+    def _updates(self, done: int, works: Sequence[Work], found: Sequence[_Found]) -> list[Update]:
+        self.arrivals = [arrival for arrival, _ in found]
         optimizer = self._spec.optimizer
-        lr = optimizer.lr * optimizer.lr_scale(self._spec.global_batch_sequences) * self._factor(number, staleness)
-        work = works[arrival.work - done]
-        return Update(work, Sums(nats, int(tokens), stop=False), norm, lr, staleness, arrival.worker)
+        peak_lr = optimizer.lr * optimizer.lr_scale(self._spec.global_batch_sequences)
+        updates = []
+        for number, (arrival, (nats, tokens, norm)) in enumerate(found, done):
+            staleness = number - arrival.version
+            sums, lr = Sums(nats, int(tokens), stop=False), peak_lr * self._factor(number, staleness)
+            updates.append(Update(works[arrival.work - done], sums, norm, lr, staleness, arrival.worker))
+        return updates
 
 
 def _gradient_of(parameter: nn.Parameter) -> Tensor:

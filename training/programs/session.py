@@ -34,6 +34,7 @@ from headway.training.config.parallel import mesh_that_decides_bits
 from headway.training.config.shards import TRAIN
 from headway.training.config.training_spec import replicas_per_rank
 from headway.training.data.load.shard_reader import ShardReader
+from headway.training.engine.arrivals import script_of
 from headway.training.engine.asynchronous_learner import AsynchronousLearner
 from headway.training.engine.batch_growth import BatchGrowth
 from headway.training.engine.batches import RankBatches, prefetched_by_phase, proof_batch
@@ -140,7 +141,9 @@ class _Session:
         self._balance = ShareBalance(self._spec, process_group, rank.ledger)
         self._guard = StepGuard(self._spec.guards, on_alarm=lambda fields: rank.ledger.event("guard", **fields))
         self._fingerprint = fingerprint(
-            process_group.device, mesh_that_decides_bits(self._spec.parallel, process_group.world_size)
+            process_group.device,
+            # Where ranks do not wait, an order of arrivals decides the bits, and not how many there are.
+            mesh_that_decides_bits(self._spec.parallel, 1 if self._spec.asynchronous else process_group.world_size),
         )
         self._inexact_resumes = 0
         configured, rows = training_spec(documents.run).micro_batch_sequences, self._spec.micro_batch_sequences
@@ -291,7 +294,10 @@ class _Session:
     def _new_learner(self) -> Learner | BoostedLearner:
         """From fresh weights; of a recipe that grows trees, with the rows that they are grown of."""
         if not self._spec.grows_trees:
-            return new_learner(self._recipe, self._spec, self._process_group, self._reader)
+            learner = new_learner(self._recipe, self._spec, self._process_group, self._reader)
+            if isinstance(learner, AsynchronousLearner):
+                learner.script = script_of(self._run_dir)
+            return learner
         # Here, for scikit-learn is no other recipe's business.
         from headway.training.engine.boosted_learner import BoostedLearner
 

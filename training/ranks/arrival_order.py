@@ -22,6 +22,16 @@ class Grant(NamedTuple):
     """How many updates the weights have, or had when this gradient's were taken."""
 
 
+class Arrival(NamedTuple):
+    """An update, in the order in which they were made."""
+
+    work: int
+    """Which piece, counted from 0."""
+    version: int
+    """Updates that its weights had."""
+    worker: int
+
+
 class ArrivalOrder:
     """Args:
     first, end: updates [first, end) are to be made, each of one piece of work.

@@ -16,24 +16,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headway.training.observe.traffic import size_bytes
-from headway.training.ranks.arrival_order import ArrivalOrder, Grant
+from headway.training.ranks.arrival_order import Arrival, ArrivalOrder, Grant
 from headway.training.ranks.distributed import ProcessGroup
 
 REQUEST, REPLY, EVENT, WEIGHTS, GRADIENT = range(1, 6)
 """Tags: each kind of message has an order of its own between two ranks."""
 NUM_FIGURES = 3
 """A worker hands in beside a gradient, of its own choice."""
-
-
-class Arrival(NamedTuple):
-    """An update, in the order in which they were made."""
-
-    work: int
-    """Which piece, counted from 0."""
-    version: int
-    """Updates that its weights had."""
-    worker: int
-    figures: tuple[float, ...]
 
 
 class WeightsTaken(NamedTuple):
@@ -70,8 +59,8 @@ class ParameterServer:
         self._order, self._lock = order, threading.Lock()
         self._figures: dict[int, tuple[int, tuple[float, ...]]] = {}
         """Of each worker, what it hands in, until it may."""
-        self.arrivals: list[Arrival] = []
-        """Of rank 0, all; of others none."""
+        self.arrivals: list[tuple[Arrival, tuple[float, ...]]] = []
+        """Of rank 0, all, with their figures; of others none."""
         self._events: queue.SimpleQueue[Grant] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[Grant] = queue.SimpleQueue()
         self._weights: queue.SimpleQueue[Tensor] = queue.SimpleQueue()
@@ -167,7 +156,7 @@ class ParameterServer:
         """Servers first: they follow in this order."""
         if not grant.takes_weights:
             work, figures = self._figures.pop(grant.worker)
-            self.arrivals.append(Arrival(work, grant.version, grant.worker, figures))
+            self.arrivals.append((Arrival(work, grant.version, grant.worker), figures))
         if grant.number >= 0:
             self._tell_servers(grant)
         if grant.worker == 0:

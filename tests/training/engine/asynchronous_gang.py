@@ -1,7 +1,7 @@
 """Ranks that train without waiting for each other: `python asynchronous_gang.py JOB.json`.
 
 Forks as many ranks as the job says, which train a small model and write down what it came to. Rank 1 may halt in its
-first batch: its worker until rank 0 has gone on as far as the bound allows, and then the whole rank, until it is continued.
+first batch: its worker until rank 0 has gone on as far as the bound allows, then the whole rank, until it is continued.
 """
 
 from __future__ import annotations

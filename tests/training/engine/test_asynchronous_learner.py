@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.engine.arrivals import script_from
 from headway.training.engine.asynchronous_learner import AsynchronousLearner
 from headway.training.ranks.distributed import ProcessGroup, enable_determinism
-from headway.training.ranks.parameter_server import Arrival, shared_out
+from headway.training.ranks.parameter_server import shared_out
 from tests.training.engine.asynchronous_gang import case, digest, works
 from tests.warm_programs import run_program
 
@@ -36,14 +38,20 @@ def replayed(folder: Path, found: dict[str, Any]) -> list[str]:
     recipe, spec = case(job)
     enable_determinism(1)
     learner = AsynchronousLearner(recipe, spec, ProcessGroup(rank=0, world_size=1, device=torch.device("cpu")))
-    digests, done = [], 0
+    events = [{"event": "asynchronous.round", "step": 8, "arrivals": [[0, 0, 0]]}]  # made again since
+    done = 0
+    for arrivals in found["rounds"]:
+        done += len(arrivals)
+        events.append({"event": "asynchronous.round", "step": done, "arrivals": arrivals})
+    learner.script = script_from(events, done)
+    digests, losses, done = [], [], 0
     for arrivals in found["rounds"]:
         end = done + len(arrivals)
-        learner.replay(
-            done, works(recipe, spec, done, end), [Arrival(*each, figures=(0.0, 0.0, 0.0)) for each in arrivals]
-        )
+        updates = learner.train_round(done, works(recipe, spec, done, end))
+        losses += [[update.sums.nats.hex(), update.grad_norm.hex(), update.lr] for update in updates]
         digests.append(digest(learner))
         done = end
+    assert losses == found["losses"]
     return digests
 
 
@@ -87,3 +95,12 @@ def test_weights_are_served_whole_and_about_equally() -> None:
     shares = shared_out({"a": 100, "b": 60, "c": 50, "d": 5}, 2)
     assert shares == [["a", "d"], ["b", "c"]]
     assert shared_out({"a": 1}, 3) == [["a"], [], []]
+
+
+def test_a_ledger_that_lacks_a_round_repeats_nothing() -> None:
+    def event(step: int, count: int) -> dict[str, Any]:
+        return {"event": "asynchronous.round", "step": step, "arrivals": [[0, 0, 0]] * count}
+
+    assert list(script_from([event(8, 8), event(16, 8), event(24, 8)], 16)) == [0, 8]
+    with pytest.raises(IntegrityError, match="does not say in which order gradients came from step 9 on"):
+        script_from([event(8, 8), event(24, 8)], 24)
