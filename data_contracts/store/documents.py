@@ -444,6 +444,8 @@ class HeldoutComparison(Frozen):
     reason: str
     """Why there are no figures of the champion by folds that are fair on all rows."""
     num_examples: int
+    num_keys: int = Field(default=0, exclude_if=operator.not_)
+    """See `EvaluationReport`."""
     value: float
     """The challenger's own figure on these rows."""
     slice_sizes: dict[str, int] = Field(default_factory=dict, exclude_if=operator.not_)
@@ -580,6 +582,8 @@ class EvaluationReport(Document):
     """Names and bytes of these examples: reports of equal digests were judged on the same ones."""
     num_examples: int
     """Examples behind the figures."""
+    num_keys: int = Field(default=0, exclude_if=operator.not_)
+    """How many keys they are of, where rows are split by one: intervals are drawn over these. 0: over examples."""
     num_ranking_examples: int = Field(default=0, exclude_if=operator.not_)
     """Further examples of the split, which rank trials, or ever did or validated a run, and judge nothing."""
     heldout_parts: Link | None = Field(default=None, exclude_if=operator.not_)

@@ -25,6 +25,9 @@ from headway.training.evaluation.measures import GREATER_IS_BETTER, shown_measur
 LEAK_KEY = "say `promotion: {label_leak: allow}`"
 LEAK_ADVICE = f"Take the column out of the inputs, or {LEAK_KEY} if it is known when the model is asked"
 TOO_FEW = "too few examples to judge"
+TOO_FEW_KEYS = "too few keys to judge"
+MIN_KEYS = 10
+"""Of fewer, an interval that is drawn key by key says little: of one key it has no width at all."""
 MOST_TIMES = 10
 """As many examples as there are: a difference that takes more to be seen is none worth a champion."""
 LIKELY_LEAK_ADVICE = "Look whether it is known when the model is asked; if it is not, take it out of the inputs"
@@ -111,28 +114,42 @@ def versus_rival(report: EvaluationReport, margin: float = 0.0) -> PromotionChec
             "that it can read, promote this model by `headway promote --override`, or start anew under another "
             f"registry.model, where it has to beat the {report.gate_baseline} alone",
         )
-    own, num_examples = report.metrics[report.metric].value, report.num_examples
+    own, num_examples, num_keys = report.metrics[report.metric].value, report.num_examples, report.num_keys
     if (compared := report.comparison) is not None:
         name = rival = "champion"
         value, difference, first = compared.champion_value, compared.difference, ""
         if (heldout := compared.heldout) is not None:
-            own, num_examples = heldout.value, heldout.num_examples
+            own, num_examples, num_keys = heldout.value, heldout.num_examples, heldout.num_keys
             first = f"on {num_examples:,} held-out rows alone, since {heldout.reason}: "
     else:
         name, rival, first = "baseline", report.gate_baseline, "first model, "
         value, difference = report.baselines[rival], report.baseline_difference
     gain = _gain(difference, report.greater_is_better)
-    better = gain.low > margin
+    is_told = not 0 < num_keys < MIN_KEYS
+    better = gain.low > margin and is_told
     required = f" by more than {margin:g}" if margin else ""
     # In the label's own unit, which people know; what decides stays as it is.
     lead = shown_measure(report.metric, report.metrics)
     value, own, of_difference = lead.of(value), lead.of(own), f" of {report.metric}" if lead.is_root else ""
-    needed = None if better else examples_needed(gain, margin, num_examples)
-    if needed is None:
+    needed = None if better or not is_told else examples_needed(gain, margin, num_examples)
+    if not is_told:
+        words = f"beside the {rival}'s {figure(value)}"
+    elif needed is None:
         words = f"{'beats' if better else 'does not beat'} the {rival}'s {figure(value)}{required}"
     else:
         words = f"is better than the {rival}'s {figure(value)}, and not{required} beyond doubt"
     figures = f"{first}{lead.name} {figure(own)} {words}: difference{of_difference} {_signed(difference)}"
+    if not is_told:
+        return PromotionCheck(
+            name=name,
+            status="failed",
+            detail=f"{TOO_FEW_KEYS} ({num_keys} of {num_examples:,} examples, {MIN_KEYS} at least): {figures}. Rows of "
+            f"one key are alike. {_way_to_more(report).capitalize()} of other keys",
+            value=gain.low,
+            limit=margin,
+            too_few_examples=True,
+            remedy="hold out rows of more keys",
+        )
     return PromotionCheck(
         name=name,
         status="passed" if better else "failed",

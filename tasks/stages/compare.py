@@ -15,7 +15,15 @@ from headway.tasks.reports.comparison import (
     MeasureOfBoth,
     SliceOfBoth,
 )
-from headway.tasks.reports.figures import EvaluationSpec, difference_of, interval_of, slices_of, subset_of, widened
+from headway.tasks.reports.figures import (
+    EvaluationSpec,
+    difference_of,
+    interval_of,
+    slices_of,
+    subset_of,
+    widened,
+    with_keys,
+)
 from headway.tasks.rows.slices import OTHERS
 from headway.tasks.stages.scoring import ScoringHarness, only
 from headway.training.evaluation.measures import Measure
@@ -42,7 +50,9 @@ def compare(bench: ScoringHarness, spec: EvaluationSpec, first: ComparedVersion,
         raise ConfigError("the two were scored on different examples.", where=first.name)
     labels = bench.slices_by(spec.slices, run, ours.examples)
     chosen = bench.parted(spec.ranking_share, run, ours.examples).evaluation
-    ours, theirs = only(ours, chosen), only(theirs, chosen)
+    keys = bench.keys_of(run, ours.examples)
+    own_keys = None if keys is None else keys[chosen]
+    ours, theirs = (with_keys(only(scores, chosen), own_keys) for scores in (ours, theirs))
     weights = measure.denominators(ours.sums).tolist()
     slices = slices_of(ours.slices, weights)
     for by, of_all in labels.items():

@@ -49,8 +49,10 @@ from headway.tasks.reports.figures import (
     compare_with_champion,
     difference_of,
     interval_of,
+    num_keys,
     slices_of_all,
     subset_of,
+    with_keys,
 )
 from headway.tasks.rows.fold_scores import (
     OUT_OF_FOLD,
@@ -58,6 +60,7 @@ from headway.tasks.rows.fold_scores import (
     CrossValidation,
     FoldScore,
     fold_scores,
+    joined_keys,
     joined_scores,
     read_scores,
 )
@@ -272,7 +275,9 @@ def _on_heldout(bench: ScoringHarness, spec: EvaluationSpec, candidate: Candidat
     # Other examples are refused in `compare_with_champion`; numbers of ours would cut them wrongly.
     if isinstance(theirs, Scores) and theirs.examples == scored.examples:
         theirs = only(theirs, parts.evaluation)
-    own = only(scored, parts.evaluation)
+    keys = bench.keys_of(run, scored.examples)
+    keys = None if keys is None else keys[parts.evaluation]
+    own = with_keys(only(scored, parts.evaluation), keys)
     labels = bench.slices_by(spec.slices, run, scored.examples)
     return _Scored(
         own=own,
@@ -303,6 +308,9 @@ def _by_folds(
         has_same_inputs=len(inputs) == 1,
     )
     runs = [workspace.load(score.run, RunSpec) for score in scores]
+    own = with_keys(
+        own, joined_keys([bench.keys_of(run, score.examples) for run, score in zip(runs, scores, strict=True)], scores)
+    )
     labels: dict[SliceBy, list[str]] = {}
     for run, score in zip(runs, scores, strict=True):
         for by, of_fold in bench.slices_by(spec.slices, run, score.examples).items():
@@ -449,6 +457,7 @@ def _compare_on_heldout(
     on = HeldoutComparison(
         reason=reason,
         num_examples=len(scored.own.examples),
+        num_keys=num_keys(scored.own.sums),
         value=measure.value(scored.own.sums),
         slice_sizes={name: len(chosen) for name, chosen in slices.items()},
     )
@@ -490,6 +499,7 @@ def _evaluate(
         split=HELDOUT if folds is None else OUT_OF_FOLD,
         examples_sha256=scored.examples_sha256,
         num_examples=len(own.examples),
+        num_keys=num_keys(own.sums),
         num_ranking_examples=scored.num_ranking,
         heldout_parts=scored.parts,
         cross_validation=folds,

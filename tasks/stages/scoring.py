@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headway.data_contracts.sources.reading import SourceSpec, read_file
@@ -277,6 +278,23 @@ class ScoringHarness:
             found = values_of_split(sources, manifest, HELDOUT, columns, in_row_order=not packed)
             places = places_of_examples(manifest, HELDOUT, examples) if packed else range(len(examples))
             return {by: labels_of(by, found[by.column].take(list(places))) for by in slices}
+
+    def keys_of(self, today: RunSpec, examples: tuple[str, ...]) -> NDArray[np.int64] | None:
+        """Which key each held-out example belongs to, counted from 0; None where each is alone.
+
+        Rows of one key, such as a patient's, are alike: as many of them say less than as many patients.
+
+        Raises:
+            DataError: a file is gone or changed since the snapshot.
+        """
+        manifest, sources = self._sources(today)
+        if manifest.spec.get("split_by") != "key" or self.metric_set(today).predicts == "tokens":
+            return None
+        column = str(manifest.spec["split_key"])
+        with self.context.ledger.span("evaluate.keys"):
+            values = values_of_split(sources, manifest, HELDOUT, [column], in_row_order=True)[column]
+        found = pc.dictionary_encode(values, null_encoding="encode").indices.to_numpy()
+        return found.astype(np.int64) if len(np.unique(found)) < len(examples) else None
 
     def parted(self, share: float, today: RunSpec, examples: tuple[str, ...]) -> Parts:
         """Which held-out examples rank trials, and which evaluate; raises as `parts_of`.

@@ -125,6 +125,29 @@ def test_all_rows_judge_and_every_place_says_whose_figures_they_are(tmp_path: Pa
     assert scores_of(elsewhere, report_of(elsewhere, other)) == scores_of(project, report), "the same bits"
 
 
+@pytest.mark.parametrize("by", ["folds", "heldout"])
+def test_rows_of_a_few_keys_make_no_champion_of_a_model_that_learnt_nothing(
+    tmp_path: Path, retrain_here, by: str
+) -> None:
+    """Each patient has one label: what the others' rows say of it is worse than a guess."""
+    project = write(tmp_path)
+    draw, rows = random.Random(1), ["x,y,side,patient"]
+    for number in range(300):
+        patient = number % 9
+        rows.append(f"{draw.gauss(0, 1):.4f},{draw.gauss(0, 1):.4f},{('over', 'under')[patient % 2]},p{patient}")
+    (tmp_path / "data" / "points.csv").write_text("\n".join(rows) + "\n")
+    columns = "side: {type: string}"
+    (tmp_path / "contract.yaml").write_text(CONTRACT.replace(columns, f"{columns}, patient: {{type: string}}"))
+    edit(project, "split_by: row", "split_by: key\n  split_key: patient")
+    edit(project, "max_steps: 30", "max_steps: 6")
+    if by == "heldout":
+        edit(project, ", folds: 3", "")
+    summary, _ = retrain_here(project)
+    report = report_of(project, summary)
+    assert not summary.is_champion and 0 < report.num_keys <= 9
+    assert f"too few keys to judge ({report.num_keys} of {report.num_examples} examples" in summary.reason
+
+
 def test_a_challenger_is_paired_with_the_champion_over_all_rows_by_models_that_never_saw_them(
     tmp_path: Path, retrain_here
 ) -> None:

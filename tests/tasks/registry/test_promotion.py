@@ -105,6 +105,16 @@ def test_a_first_model_must_beat_its_baseline_beyond_doubt(difference: Interval,
     assert line(decision, "champion").status == "not evaluated"
 
 
+@pytest.mark.parametrize(("num_keys", "promote"), [(0, True), (1, False), (9, False), (10, True)])
+def test_rows_of_a_few_keys_are_too_few_to_judge_by_however_many_they_are(num_keys: int, promote: bool) -> None:
+    first = decide(PromotionSpec(), report(num_keys=num_keys, num_examples=300), FIRST)
+    assert first.promote is promote
+    if not promote:
+        assert f"too few keys to judge ({num_keys} of 300 examples, 10 at least)" in line(first, "baseline").detail
+        assert line(first, "baseline").too_few_examples
+    assert evaluated(num_keys=num_keys).promote is promote
+
+
 @pytest.mark.parametrize(("difference", "promote"), CASES)
 def test_a_challenger_must_beat_the_champion_on_the_same_examples(difference: Interval, promote: bool) -> None:
     decision = evaluated(difference=difference)
