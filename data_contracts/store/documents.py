@@ -306,6 +306,12 @@ class ShardGroup(Frozen):
     """For a person: the folder or file behind the group's number."""
     samples_by_document: tuple[int, ...] = ()
     """Rows of each source file that fell into this group and split; a row's `document` column counts them through."""
+    keys: StoredFile | None = Field(default=None, exclude_if=lambda keys: keys is None)
+    """Of held-out examples, where rows are split by key: 64 bits each, little-endian, equal for examples of one key."""
+
+    @property
+    def files(self) -> tuple[StoredFile, ...]:
+        return (*(shard.file for shard in self.shards), *(() if self.keys is None else (self.keys,)))
 
     @property
     def size_bytes(self) -> int:
@@ -333,7 +339,7 @@ class ShardManifest(Document):
 
     @property
     def files(self) -> tuple[StoredFile, ...]:
-        return tuple(shard.file for group in self.groups for shard in group.shards)
+        return tuple(file for group in self.groups for file in group.files)
 
     def num_rows(self, split: str) -> int:
         return sum(group.num_rows for group in self.groups if group.split == split)

@@ -122,13 +122,13 @@ def compare_with_champion(
     )
 
 
-def with_keys(scores: Scores, keys: NDArray[np.int64] | None) -> Scores:
+def with_keys(scores: Scores, keys: NDArray[np.uint64] | None) -> Scores:
     """Whose intervals are drawn key by key.
 
     Args:
-        keys: of each example; None: each is drawn alone.
+        keys: of each example, equal numbers for one key; None, or all different: each is drawn alone.
     """
-    if keys is None:
+    if keys is None or len(np.unique(keys)) == len(keys):
         return scores
     baselines: dict[str, Sums] = {name: {**sums, KEY: keys} for name, sums in scores.baselines.items()}
     return dataclasses.replace(scores, sums={**scores.sums, KEY: keys}, baselines=baselines)

@@ -248,22 +248,6 @@ def joined_scores(parts: Sequence[tuple[Fold, Scores, Sequence[float]]], *, has_
     return Scores(examples=examples, slices=slices, sums=sums, baselines=joined, details=details)
 
 
-def joined_keys(parts: Sequence[NDArray[np.int64] | None], scores: Sequence[FoldScore]) -> NDArray[np.int64] | None:
-    """Which key each row of all folds belongs to, fold after fold: a key has all its rows in one fold.
-
-    Args:
-        parts: of each fold, counted from 0; None: each of its rows is alone.
-    """
-    if all(keys is None for keys in parts):
-        return None
-    joined, first = list[NDArray[np.int64]](), 0
-    for keys, score in zip(parts, scores, strict=True):
-        own = np.arange(len(score.examples)) if keys is None else keys
-        joined.append(own + first)
-        first += int(own.max(initial=-1)) + 1
-    return np.concatenate(joined)
-
-
 def _best_constants(labels: NDArray[np.float64], sums: Sums) -> Mapping[str, Sums]:
     """What the best of all answers that are the same for every row comes to, by the name of that simple model.
 

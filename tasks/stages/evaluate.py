@@ -60,7 +60,6 @@ from headway.tasks.rows.fold_scores import (
     CrossValidation,
     FoldScore,
     fold_scores,
-    joined_keys,
     joined_scores,
     read_scores,
 )
@@ -308,9 +307,10 @@ def _by_folds(
         has_same_inputs=len(inputs) == 1,
     )
     runs = [workspace.load(score.run, RunSpec) for score in scores]
-    own = with_keys(
-        own, joined_keys([bench.keys_of(run, score.examples) for run, score in zip(runs, scores, strict=True)], scores)
-    )
+    # A key has all its rows in one fold, and one digest in all.
+    keys = [bench.keys_of(run, score.examples) for run, score in zip(runs, scores, strict=True)]
+    known = [each for each in keys if each is not None]
+    own = with_keys(own, np.concatenate(known) if len(known) == len(keys) else None)
     labels: dict[SliceBy, list[str]] = {}
     for run, score in zip(runs, scores, strict=True):
         for by, of_fold in bench.slices_by(spec.slices, run, score.examples).items():

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headway.data_contracts.sources.reading import SourceSpec, read_file
@@ -45,6 +44,7 @@ from headway.training.config.shards import HELDOUT, ShardSpec, SkewLimits
 from headway.training.data.encode.data_shape import classes_of
 from headway.training.data.encode.numeric_block import numeric_names
 from headway.training.data.encode.table_statistics import table_statistics
+from headway.training.data.shards.heldout_keys import heldout_keys
 from headway.training.data.shards.source_values import values_of_split
 from headway.training.data.shards.splits import SourceRows
 from headway.training.engine.run_documents import training_spec
@@ -279,22 +279,20 @@ class ScoringHarness:
             places = places_of_examples(manifest, HELDOUT, examples) if packed else range(len(examples))
             return {by: labels_of(by, found[by.column].take(list(places))) for by in slices}
 
-    def keys_of(self, today: RunSpec, examples: tuple[str, ...]) -> NDArray[np.int64] | None:
-        """Which key each held-out example belongs to, counted from 0; None where each is alone.
+    def keys_of(self, run: RunSpec, examples: tuple[str, ...]) -> NDArray[np.uint64] | None:
+        """Which held-out examples are of one key, by equal numbers; None where rows are not split by key.
 
-        Rows of one key, such as a patient's, are alike: as many of them say less than as many patients.
+        Rows of one key, such as a patient's, are alike: as many of them say less than as many patients. The shards
+        know them, since the source may have other keys by now.
 
         Raises:
-            DataError: a file is gone or changed since the snapshot.
+            IntegrityError: what the shards keep of it is gone or altered.
         """
-        manifest, sources = self._sources(today)
-        if manifest.spec.get("split_by") != "key" or self.metric_set(today).predicts == "tokens":
-            return None
-        column = str(manifest.spec["split_key"])
-        with self.context.ledger.span("evaluate.keys"):
-            values = values_of_split(sources, manifest, HELDOUT, [column], in_row_order=True)[column]
-        found = pc.dictionary_encode(values, null_encoding="encode").indices.to_numpy()
-        return found.astype(np.int64) if len(np.unique(found)) < len(examples) else None
+        manifest = self.context.workspace.load(run.manifest, ShardManifest)
+        keys = heldout_keys(self.context.workspace, manifest)
+        if keys is None or self.metric_set(run).predicts != "tokens":
+            return keys
+        return keys[places_of_examples(manifest, HELDOUT, examples)]
 
     def parted(self, share: float, today: RunSpec, examples: tuple[str, ...]) -> Parts:
         """Which held-out examples rank trials, and which evaluate; raises as `parts_of`.
