@@ -455,6 +455,7 @@ class HeldoutComparison(Frozen):
     value: float
     """The challenger's own figure on these rows."""
     slice_sizes: dict[str, int] = Field(default_factory=dict, exclude_if=operator.not_)
+    slice_keys: dict[str, int] = Field(default_factory=dict, exclude_if=operator.not_)
 
 
 class ChampionComparison(Frozen):
@@ -611,6 +612,8 @@ class EvaluationReport(Document):
     """The deciding measure by slice."""
     slice_sizes: dict[str, int] = Field(default_factory=dict)
     """Examples in each slice."""
+    slice_keys: dict[str, int] = Field(default_factory=dict, exclude_if=operator.not_)
+    """How many keys these are of, where intervals are drawn over keys."""
     baselines: dict[str, float]
     """Figures a person compares with, same examples and unit, such as `xz -9` and a bigram model."""
     gate_baseline: str

@@ -20,14 +20,12 @@ from headway.tasks.registry.promotion_decision import (
     Subject,
 )
 from headway.tasks.registry.promotion_spec import PromotionSpec, SliceLimits
-from headway.training.evaluation.measures import GREATER_IS_BETTER, shown_measure
+from headway.training.evaluation.measures import GREATER_IS_BETTER, MIN_KEYS, shown_measure
 
 LEAK_KEY = "say `promotion: {label_leak: allow}`"
 LEAK_ADVICE = f"Take the column out of the inputs, or {LEAK_KEY} if it is known when the model is asked"
 TOO_FEW = "too few examples to judge"
 TOO_FEW_KEYS = "too few keys to judge"
-MIN_KEYS = 10
-"""Of fewer, an interval that is drawn key by key says little: of one key it has no width at all."""
 MOST_TIMES = 10
 """As many examples as there are: a difference that takes more to be seen is none worth a champion."""
 LIKELY_LEAK_ADVICE = "Look whether it is known when the model is asked; if it is not, take it out of the inputs"
@@ -230,6 +228,12 @@ def _slice_sizes(report: EvaluationReport) -> Mapping[str, int]:
     return report.slice_sizes if beside is None or beside.heldout is None else beside.heldout.slice_sizes
 
 
+def _keys_of_slices(report: EvaluationReport) -> Mapping[str, int]:
+    """How many keys these are of; empty: each example is drawn alone."""
+    beside = report.comparison
+    return report.slice_keys if beside is None or beside.heldout is None else beside.heldout.slice_keys
+
+
 def _slices(limits: SliceLimits | None, report: EvaluationReport, subject: Subject) -> PromotionCheck:
     """No slice is worse than the champion's by more than it may lose, beyond doubt."""
     if limits is None:
@@ -237,13 +241,16 @@ def _slices(limits: SliceLimits | None, report: EvaluationReport, subject: Subje
     if report.comparison is None:
         why = "there is no champion yet" if subject.champion is None else "no champion was scored"
         return PromotionCheck(name="slices", status="not evaluated", detail=why)
+    num_keys = _keys_of_slices(report)
     large = {
         name: _gain(difference, report.greater_is_better)
         for name, difference in report.comparison.slices.items()
-        if _slice_sizes(report).get(name, 0) >= limits.min_examples
+        if _slice_sizes(report).get(name, 0) >= limits.min_examples and num_keys.get(name, MIN_KEYS) >= MIN_KEYS
     }
     small = len(report.slices) - len(large)
-    suffix = f"; {small} not evaluated: no comparison, or fewer than {limits.min_examples} examples" if small else ""
+    # An interval of a few keys is too narrow: chance alone would look like a regression.
+    fewer = f"fewer than {limits.min_examples} examples{f' or {MIN_KEYS} keys' if num_keys else ''}"
+    suffix = f"; {small} not evaluated: no comparison, or {fewer}" if small else ""
     if not large:
         return PromotionCheck(name="slices", status="not evaluated", detail=f"none is large enough{suffix}")
     # By the better end, since that is what is held against the limit.
@@ -276,6 +283,10 @@ def _shadow(policy: PromotionSpec, report: EvaluationReport, subject: Subject) -
         detail = (
             f"{shadow.slice} has {size:,} examples beside the champion's, of {shadow.min_examples:,} it takes{known}"
         )
+        yield PromotionCheck(name="shadow", status="failed", detail=detail, limit=shadow.margin)
+        return
+    if (num_keys := _keys_of_slices(report).get(shadow.slice, MIN_KEYS)) < MIN_KEYS:
+        detail = f"{TOO_FEW_KEYS}: the {size:,} examples of {shadow.slice} are of {num_keys}, {MIN_KEYS} at least"
         yield PromotionCheck(name="shadow", status="failed", detail=detail, limit=shadow.margin)
         return
     gain = _gain(difference, report.greater_is_better)

@@ -139,6 +139,11 @@ def num_keys(sums: Sums) -> int:
     return len(np.unique(sums[KEY])) if KEY in sums else 0
 
 
+def keys_by_slice(sums: Sums, slices: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """How many keys each slice is of; empty where each example is drawn alone."""
+    return {name: num_keys(subset_of(sums, chosen)) for name, chosen in slices.items()} if KEY in sums else {}
+
+
 def subset_of(sums: Sums, chosen: Sequence[int]) -> Sums:
     return {name: values[chosen] for name, values in sums.items()}
 

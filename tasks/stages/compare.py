@@ -19,6 +19,7 @@ from headway.tasks.reports.figures import (
     EvaluationSpec,
     difference_of,
     interval_of,
+    num_keys,
     slices_of,
     subset_of,
     widened,
@@ -51,8 +52,7 @@ def compare(bench: ScoringHarness, spec: EvaluationSpec, first: ComparedVersion,
     labels = bench.slices_by(spec.slices, run, ours.examples)
     chosen = bench.parted(spec.ranking_share, run, ours.examples).evaluation
     keys = bench.keys_of(run, ours.examples)
-    own_keys = None if keys is None else keys[chosen]
-    ours, theirs = (with_keys(only(scores, chosen), own_keys) for scores in (ours, theirs))
+    ours, theirs = (only(with_keys(scores, keys), chosen) for scores in (ours, theirs))
     weights = measure.denominators(ours.sums).tolist()
     slices = slices_of(ours.slices, weights)
     for by, of_all in labels.items():
@@ -67,6 +67,7 @@ def compare(bench: ScoringHarness, spec: EvaluationSpec, first: ComparedVersion,
         confidence=spec.confidence,
         examples_of=run.manifest,
         num_examples=len(ours.examples),
+        num_keys=num_keys(ours.sums),
         measures=tuple(
             MeasureOfBoth(
                 name=each.name, first=interval_of(spec, each, theirs.sums), second=interval_of(spec, each, ours.sums)

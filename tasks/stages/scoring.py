@@ -68,9 +68,11 @@ def only(scores: Scores, chosen: Sequence[int]) -> Scores:
     if details.outputs is not None:
         details = dataclasses.replace(details, outputs=details.outputs.only(chosen))
     if details.importance is not None and details.importance_rows is not None:
-        kept = np.isin(details.importance_rows, chosen)
+        places = np.full(len(scores.examples), -1)
+        places[chosen] = np.arange(len(chosen))
+        rows = places[details.importance_rows]
         details = dataclasses.replace(
-            details, importance=details.importance[:, kept], importance_rows=details.importance_rows[kept]
+            details, importance=details.importance[:, rows >= 0], importance_rows=rows[rows >= 0]
         )
     return Scores(
         examples=some(scores.examples),

@@ -200,6 +200,21 @@ def test_a_slice_with_few_examples_is_not_judged_and_the_line_says_so() -> None:
     assert line(evaluated(slices={"b/": (BAD, 20)}), "slices").status == "failed"
 
 
+def test_a_slice_of_a_few_keys_neither_regresses_nor_is_better() -> None:
+    slices = {"a/": (GOOD, 30), "b/": (BAD, 30)}
+    assert evaluated(slices=slices, num_keys=40, slice_keys={"a/": 31, "b/": 9}).promote
+    assert (
+        "fewer than 20 examples or 10 keys"
+        in line(evaluated(slices=slices, num_keys=40, slice_keys={"a/": 31, "b/": 9}), "slices").detail
+    )
+    assert not evaluated(slices=slices, num_keys=40, slice_keys={"a/": 30, "b/": 10}).promote
+    few = evaluated(
+        PromotionSpec(shadow=MONTH), slices={MONTH.slice: (GOOD, 99)}, num_keys=40, slice_keys={MONTH.slice: 3}
+    )
+    assert [check.name for check in few.failed] == ["shadow"]
+    assert "too few keys to judge: the 99 examples of month = 9 are of 3, 10 at least" in few.reason
+
+
 def test_slices_turn_round_too_where_greater_is_better() -> None:
     slices = {"a/": (GOOD, 30)}
     assert [c.name for c in evaluated(difference=BAD, greater_is_better=True, slices=slices).failed] == ["slices"]
