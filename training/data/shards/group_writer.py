@@ -136,7 +136,7 @@ class GroupWriter:
     def _stored(self, key: str, task: GroupTask, part: _Part, first_shard: int) -> PartBuilder:
         part.finish()
         keys = None
-        if part.keys is not None and sum(part.num_samples):
+        if part.keys is not None and any(part.num_samples):
             keys = part.keys.store(self._workspace, f"shards/{key}/{part.split}.keys")
         group = ShardGroup(
             group=task.group,
