@@ -1,8 +1,8 @@
 """Rehearsal: a few steps on made-up rows, to say what a step takes and holds before anything is spent.
 
 As a process: `python -m headway.training.programs.rehearsal`, with a `RehearsalRequest` as JSON on its standard input;
-it prints a `RehearsalResult`, or a `Refusal`. Ranks rehearse at the same time, since they share the machine's cores and memory, but do
-not communicate.
+it prints a `RehearsalResult`, or a `Refusal`. Ranks rehearse at the same time, since they share the machine's cores and
+memory, but do not communicate.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store import errors
+from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import EnvironmentProblem, HeadwayError, TrainingFailed
 from headway.data_contracts.store.places import keep_compiled_code_private
 from headway.training.config.parallel import ParallelSpec

@@ -68,7 +68,7 @@ def test_what_the_configuration_asks_of_the_model_in_vain_is_said_as_a_retrain_s
         micro_batch_sequences=2,
         sync=SyncSpec(every_steps=64, fragments=64, islands=2),
     )
-    with pytest.raises(ConfigError, match="64 fragments of a model that trains 9 tensors. Say 9 or fewer") as raised:
+    with pytest.raises(ConfigError, match=r"64 fragments of a model .* 9 tensors\. Say 9 or fewer") as raised:
         rehearse(RehearsalRequest(training=training, shape=SHAPE, world_size=2), search_path=())
     assert raised.value.where == "training.sync.fragments"
 
