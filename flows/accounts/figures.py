@@ -1,6 +1,6 @@
 """What training came to, counted event by event: steps, tokens, collectives, checkpoints.
 
-Of rank 0, and of the flow around it. Figures of earlier and later events add up, so that a run that goes on is followed
+Of rank 0, and of the flow around it. AddedUp of earlier and later events add up, so that a run that goes on is followed
 by its new events alone.
 """
 
@@ -39,13 +39,13 @@ BOUNDS_S: Mapping[Scale, tuple[float, ...]] = {
 """Of histograms: of steps and their parts, of checkpoints and recoveries, and of whole flow runs."""
 
 
-class Figures(BaseModel):
+class AddedUp(BaseModel):
     """What is added up in place is looked at again once it becomes part of an account: a sum may be past all bounds."""
 
     model_config = ConfigDict(allow_inf_nan=False, revalidate_instances="always")
 
 
-class Histogram(Figures):
+class Histogram(AddedUp):
     """Counts of durations, each up to its bound and over the one before; the last is of all that are longer."""
 
     scale: Scale
@@ -96,7 +96,7 @@ def _of_scale(scale: Scale) -> AfterValidator:
     return AfterValidator(check)
 
 
-class TrafficTotals(Figures):
+class TrafficTotals(AddedUp):
     """Collectives of one kind."""
 
     num_calls: Count = 0
@@ -107,7 +107,7 @@ class TrafficTotals(Figures):
 OF_NEWEST_STEP = ("loss", "grad_norm", "mfu")
 
 
-class StepFigures(Figures):
+class StepFigures(AddedUp):
     """Of all steps that were made, those that were made again among them."""
 
     num_steps: Count = 0
@@ -173,7 +173,7 @@ class StepFigures(Figures):
             self.gradient_noise_scale = later.gradient_noise_scale
 
 
-class CheckpointFigures(Figures):
+class CheckpointFigures(AddedUp):
     """Of checkpoints that were saved, restored and verified."""
 
     counts: dict[Text, dict[Text, Count]] = Field(default_factory=dict)
@@ -203,7 +203,7 @@ class CheckpointFigures(Figures):
         add_into(self.durations_s, later.durations_s, "long")
 
 
-class TrainingFigures(Figures):
+class TrainingFigures(AddedUp):
     """All of them."""
 
     steps: StepFigures = Field(default_factory=StepFigures)
