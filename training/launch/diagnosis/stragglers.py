@@ -235,7 +235,7 @@ class StragglerDetector:
     def take(self, rank: int, event: Event) -> Straggler | None:
         """Returns who is slow, when that is news."""
         if event["event"] == "model":
-            self._num_stages = int(event.get("num_stages", 1))
+            self._num_stages = int(event.get("num_stages") or 1)
             self.may_balance = bool(event.get("has_whole_model", False))
         if (parts := self._rounds[rank].take(event)) is None:
             return None
