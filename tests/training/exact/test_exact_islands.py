@@ -14,6 +14,9 @@ CUTS = (1, 5, 6)
 """Where rounds of all resumed cases end: what was late is under way at two of them."""
 RESUMED = tuple(name for name in ISLANDS if name != "islands-momentum")
 ON_HOSTS = ("islands", "islands-int8", "islands-late")
+ON_THREE = ("islands", "islands-int8", "islands-late-int8-fragments", "islands-narrow", "islands-batch-ramp")
+ON_MOVING = tuple(name for name in RESUMED if name not in ON_THREE[1:])
+"""Each on unequal ranks of one kind or the other."""
 MOVING = {"0": [1, 1], "1": [1, 3], "5": [3, 1]}
 """By step, how fast two ranks are from then on."""
 SEED = random.randrange(2**32)
@@ -27,7 +30,8 @@ def rounds(tmp_path_factory) -> dict[str, list[Found]]:
     of_sites = dict.fromkeys(SITES, (0, NUM_STEPS))
     everything = dict.fromkeys(ISLANDS, (0, NUM_STEPS))
     jobs: dict[str, Found] = {
-        **{f"{size}": {"world_size": size, "cases": everything} for size in (1, 3, 4)},
+        **{f"{size}": {"world_size": size, "cases": everything} for size in (1, 4)},
+        "3": {"world_size": 3, "cases": dict.fromkeys(ON_THREE, (0, NUM_STEPS))},
         "2 x 2": {
             "world_size": 4,
             "levels": {"host": 2, "hosts": 2},
@@ -41,7 +45,7 @@ def rounds(tmp_path_factory) -> dict[str, list[Found]]:
             f"sites resumed {index}": {"world_size": world, "chain": "sites", "cases": dict.fromkeys(SITES, span)}
             for index, (world, span) in enumerate(((4, (0, 5)), (2, (5, 6)), (4, (6, NUM_STEPS))))
         },
-        "moving": {"world_size": 2, "cases": dict.fromkeys(RESUMED, (0, NUM_STEPS)), "speeds": MOVING},
+        "moving": {"world_size": 2, "cases": dict.fromkeys(ON_MOVING, (0, NUM_STEPS)), "speeds": MOVING},
         "refused": {"world_size": 1, "cases": {"islands-batch-norm": (0, 1)}},
         **{
             f"resumed {index}": {"world_size": world, "chain": "islands", "cases": dict.fromkeys(RESUMED, span)}

@@ -34,6 +34,10 @@ REFUSED = {
 UNEVEN = (*EVERYWHERE, *INTEGERS, "compressed-bf16", "fp16-compressed-fp16", "batch-ramp", "sparse")
 """On three ranks, of which none has as much as another."""
 ON_FIVE = (*EVERYWHERE, "int32")
+ON_EQUAL_TWO = ("language-model", "fp16", "int8", "int8-fp16", "compressed-bf16", "fp16-compressed-fp16")
+ON_MOVING = tuple(case for case in UNEVEN if case not in ON_EQUAL_TWO or case in ("language-model", "int8"))
+ON_THREE = (*EVERYWHERE, "int4", "int8-batch-ramp", "compressed-bf16", "sparse")
+"""Enough for each case to meet two ranks, an uneven share and, of each kind, three; in the soak all meet all."""
 MOVING = {"0": [1, 1], "1": [1, 3], "2": [7, 1], "4": [1, 1]}
 """By step, how fast two ranks are from then on."""
 SIZES = [
@@ -47,10 +51,12 @@ SEED = random.randrange(2**32)
 
 @pytest.fixture(scope="module", params=SIZES)
 def rounds(request, tmp_path_factory) -> dict[str, list[Found]]:
+    is_soak = 8 in request.param
+    on_two, on_three, on_moving = (ON_TWO, UNEVEN, UNEVEN) if is_soak else (ON_EQUAL_TWO, ON_THREE, ON_MOVING)
     jobs = {
         **{
             f"{size}": {"world_size": size, "cases": dict.fromkeys(cases, (0, NUM_STEPS))}
-            for size, cases in ((1, SAME_BITS), (2, ON_TWO), (4, SAME_BITS), (8, EVERYWHERE))
+            for size, cases in ((1, SAME_BITS), (2, on_two), (4, SAME_BITS), (8, EVERYWHERE))
             if size in request.param
         },
         "2 x 2": {
@@ -63,14 +69,14 @@ def rounds(request, tmp_path_factory) -> dict[str, list[Found]]:
             "levels": {"host": 2, "rack": 2, "racks": 2},
             "cases": dict.fromkeys(IN_RACKS, (0, NUM_STEPS)),
         },
-        "3": {"world_size": 3, "cases": dict.fromkeys(UNEVEN, (0, NUM_STEPS))},
+        "3": {"world_size": 3, "cases": dict.fromkeys(on_three, (0, NUM_STEPS))},
         "5": {"world_size": 5, "cases": dict.fromkeys(ON_FIVE, (0, NUM_STEPS)), "speeds": {"0": [1, 1, 3, 1, 1]}},
         "3 x 2": {
             "world_size": 6,
             "levels": {"host": 2, "hosts": 3},
             "cases": dict.fromkeys(ON_FIVE, (0, NUM_STEPS)),
         },
-        "moving": {"world_size": 2, "cases": dict.fromkeys(UNEVEN, (0, NUM_STEPS)), "speeds": MOVING},
+        "moving": {"world_size": 2, "cases": dict.fromkeys(on_moving, (0, NUM_STEPS)), "speeds": MOVING},
         "fast": {"world_size": 2, "cases": dict.fromkeys(("batch-norm-fast", "batch-norm-sharded"), (0, 1))},
         "one step": {"world_size": 1, "cases": {"batch-norm": (0, 1)}},
         "refused": {"world_size": 1, "cases": dict.fromkeys(REFUSED, (0, 1))},

@@ -87,7 +87,7 @@ def test_a_run_stopped_by_sigterm_exits_75_with_a_checkpoint_and_continues_to_th
 
 
 def test_a_rank_that_waits_for_its_peers_at_the_start_stops_at_once(project, until, tmp_path):
-    ranks = project.start(project.publish_run(), tmp_path, world_size=2, fresh=True, HEADWAY_STOP_GRACE_S="6000")
+    ranks = project.start(project.publish_run(), tmp_path, world_size=2, fresh=[1], HEADWAY_STOP_GRACE_S="6000")
     ranks[1].send_signal(signal.SIGSTOP)  # it never comes to the rendezvous
     until(lambda: any(e["event"] == "rendezvous.begin" for e in project.events(tmp_path)), what="the rendezvous")
 
