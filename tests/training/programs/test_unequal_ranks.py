@@ -74,6 +74,7 @@ def alone(shared_project, tiny_training, tmp_path_factory) -> dict[str, str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["plain", "int8"])
 def test_a_rank_that_is_slow_has_less_to_do_and_no_bit_changes(project, tiny_training, alone, tmp_path, until, name):
     changes = {"gradient_compression": INT8} if name == "int8" else {}
