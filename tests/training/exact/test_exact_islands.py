@@ -9,6 +9,8 @@ import pytest
 from tests.training.exact.cases import ISLANDS, SITES
 from tests.training.exact.rounds import Found, changing_worlds, run
 
+pytestmark = [pytest.mark.process, pytest.mark.long]
+
 NUM_STEPS = 9
 CUTS = (1, 5, 6)
 """Where rounds of all resumed cases end: what was late is under way at two of them."""
@@ -55,7 +57,6 @@ def rounds(tmp_path_factory) -> dict[str, list[Found]]:
     return dict(zip(jobs, run(tmp_path_factory.mktemp("rounds"), list(jobs.values())), strict=True))
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("case", ISLANDS)
 def test_shared_weights_islands_losses_and_norms_have_the_same_bits_on_any_number_of_ranks(rounds, case):
     alone = rounds["1"][0][case]
@@ -67,7 +68,6 @@ def test_shared_weights_islands_losses_and_norms_have_the_same_bits_on_any_numbe
                     assert rank[case][what] == alone[what], f"{what} on {size} ranks"
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("case", RESUMED)
 def test_a_run_resumed_between_rounds_on_other_numbers_of_ranks_ends_with_the_same_bits(rounds, case):
     last = rounds[f"resumed {len(CUTS)}"][0][case]
@@ -77,7 +77,6 @@ def test_a_run_resumed_between_rounds_on_other_numbers_of_ranks_ends_with_the_sa
     assert losses == alone["losses"]
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("case", SITES)
 def test_ranks_that_share_an_island_add_up_within_it_and_change_no_bit(rounds, case):
     alone = rounds["sites 1"][0][case]
@@ -91,7 +90,6 @@ def test_ranks_that_share_an_island_add_up_within_it_and_change_no_bit(rounds, c
     assert (last["digest"], last["scalars"]) == (alone["digest"], alone["scalars"])
 
 
-@pytest.mark.process
 def test_between_sites_travels_one_movement_a_site_and_within_them_gradients(rounds):
     two, four = (rounds[f"sites {size}"][0]["sites"]["traffic"] for size in (2, 4))
     sent = {kind: num_bytes for kind, (_, num_bytes, _) in four.items()}
@@ -102,11 +100,9 @@ def test_between_sites_travels_one_movement_a_site_and_within_them_gradients(rou
     assert sum(num_bytes for kind, num_bytes in sent.items() if kind.endswith("/island")) > 2 * across
 
 
-@pytest.mark.process
 def test_each_setting_has_bits_of_its_own(rounds):
     assert len({found["digest"] for found in rounds["1"][0].values()}) == len(ISLANDS)
 
 
-@pytest.mark.process
 def test_batch_normalisation_is_refused_by_name(rounds):
     assert "training.sync: batch normalisation" in rounds["refused"][0]["islands-batch-norm"]["error"]

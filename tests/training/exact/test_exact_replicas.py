@@ -8,6 +8,8 @@ import pytest
 
 from tests.training.exact.rounds import Found, resumes, run
 
+pytestmark = [pytest.mark.process, pytest.mark.long]
+
 SHIPPED = ("language-model", "image-classifier", "tabular-classifier")
 EVERYWHERE = ("language-model", "fp16", "batch-norm")
 INTEGERS = ("int4", "int8", "int8-fp16", "int8-forgetful", "int8-batch-ramp", "int32")
@@ -89,7 +91,6 @@ def rounds(request, tmp_path_factory) -> dict[str, list[Found]]:
     return dict(zip(jobs, run(tmp_path_factory.mktemp("rounds"), list(jobs.values())), strict=True))
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("case", SAME_BITS)
 def test_weights_moments_losses_norms_and_scales_have_the_same_bits_on_any_number_of_ranks(rounds, case):
     alone = rounds["1"][0][case]
@@ -100,19 +101,16 @@ def test_weights_moments_losses_norms_and_scales_have_the_same_bits_on_any_numbe
                     assert rank[case][what] == alone[what], f"{what} on {size} ranks"
 
 
-@pytest.mark.process
 def test_the_noise_of_gradients_is_measured_in_every_step_that_is_taken(rounds):
     for case, found in rounds["1"][0].items():
         assert found["scalars"]["gradient_noise_steps"] == NUM_STEPS - found["num_skipped"], case
         assert found["scalars"]["gradient_noise_variance"] > 0, case
 
 
-@pytest.mark.process
 def test_different_cases_have_different_bits(rounds):
     assert len({found["digest"] for found in rounds["1"][0].values()}) == len(SAME_BITS)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("case", [*EVERYWHERE, *INTEGERS])
 def test_a_run_resumed_at_random_steps_on_other_numbers_of_ranks_ends_with_the_same_bits(rounds, case):
     how = "resumed integers" if case in INTEGERS else "resumed"
@@ -123,7 +121,6 @@ def test_a_run_resumed_at_random_steps_on_other_numbers_of_ranks_ends_with_the_s
     assert losses == alone["losses"]
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("case", ["batch-norm-fast", "batch-norm-sharded"])
 def test_batch_statistics_of_meshes_are_those_of_all_replicas_too(rounds, case):
     one, other = (rank[case]["buffers"] for rank in rounds["fast"])
@@ -134,7 +131,6 @@ def test_batch_statistics_of_meshes_are_those_of_all_replicas_too(rounds, case):
         assert one[name] == pytest.approx(values, rel=1e-5, abs=1e-7), name
 
 
-@pytest.mark.process
 def test_steps_that_overflow_in_fp16_are_skipped_by_all_ranks(rounds):
     for case in ("fp16", "fp16-compressed-fp16", "int8-fp16"):
         for size in ("1", "2", "4"):
@@ -142,7 +138,6 @@ def test_steps_that_overflow_in_fp16_are_skipped_by_all_ranks(rounds):
         assert 0 < rounds["1"][0][case]["num_skipped"] < NUM_STEPS
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(("case", "message"), REFUSED.items())
 def test_what_would_depend_on_the_number_of_ranks_is_refused_by_name(rounds, case, message):
     (found,) = rounds["refused"]
@@ -151,7 +146,6 @@ def test_what_would_depend_on_the_number_of_ranks_is_refused_by_name(rounds, cas
     assert found[case]["error"].startswith("ConfigError: ")
 
 
-@pytest.mark.process
 def test_every_collective_is_counted_and_compression_halves_its_bytes(rounds):
     assert rounds["1"][0]["language-model"]["traffic"] == {}
     for size, kind in (("2", "all_reduce"), ("4", "all_to_all")):
@@ -162,7 +156,6 @@ def test_every_collective_is_counted_and_compression_halves_its_bytes(rounds):
         assert plain["all_gather"][0] > 0, "losses are gathered"
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(("case", "share"), [("language-model", 1.0), ("compressed-bf16", 0.5)])
 def test_a_host_of_two_ranks_sends_each_sum_to_other_hosts_once(rounds, case, share):
     """On one level each of its ranks sends as much to other hosts as a host does on two."""
@@ -174,7 +167,6 @@ def test_a_host_of_two_ranks_sends_each_sum_to_other_hosts_once(rounds, case, sh
     assert sent_bytes["all_to_all/host"] == sent_bytes["all_gather/host"] > 0
 
 
-@pytest.mark.process
 def test_whole_numbers_send_a_quarter_of_the_bytes(rounds):
     """And for each block of 64 a scale of 4 bytes."""
     plain, integers = (rounds["4"][0][case]["traffic"] for case in ("language-model", "int8"))
@@ -183,7 +175,6 @@ def test_whole_numbers_send_a_quarter_of_the_bytes(rounds):
     assert integers / plain == pytest.approx(0.25 + 1 / 64, rel=0.01)
 
 
-@pytest.mark.process
 def test_to_make_up_the_whole_state_only_residuals_travel(rounds):
     """Weights and moments lie on every rank."""
     for size in ("2", "4"):
@@ -193,8 +184,6 @@ def test_to_make_up_the_whole_state_only_residuals_travel(rounds):
             assert 0 < rank["int8"]["broadcast_bytes"] < rank["int8"]["state_bytes"] / 2
 
 
-@pytest.mark.long
-@pytest.mark.process
 def test_a_compiled_model_gives_the_same_bits_on_any_number_of_ranks_and_about_those_of_an_eager_one(tmp_path):
     cases = {"compiled": (0, 2), "perceptron": (0, 2)}
     (alone,), two = run(tmp_path, [{"world_size": size, "cases": cases} for size in (1, 2)])

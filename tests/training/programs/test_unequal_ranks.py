@@ -124,6 +124,7 @@ def test_in_fast_mode_replicas_have_unequal_shares_too_and_train_to_about_the_sa
     assert fast == pytest.approx(exact, rel=1e-4)
 
 
+@pytest.mark.long
 def test_exact_mode_refuses_ranks_whose_machines_compute_other_bits_and_fast_mode_takes_them(
     project, tiny_training, tmp_path
 ):

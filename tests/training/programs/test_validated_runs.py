@@ -86,7 +86,10 @@ def test_a_run_ends_once_it_has_been_no_better_for_long_and_the_best_checkpoint_
     assert max(committed_steps(undisturbed / "checkpoints")) == max(values)
 
 
-@pytest.mark.parametrize(("world_size", "shard"), [(1, 1), (3, 1), pytest.param(4, 1, marks=pytest.mark.soak), (2, 2)])
+@pytest.mark.parametrize(
+    ("world_size", "shard"),
+    [(1, 1), (3, 1), pytest.param(4, 1, marks=pytest.mark.soak), pytest.param(2, 2, marks=pytest.mark.long)],
+)
 def test_curve_end_and_model_have_the_same_bits_on_any_number_of_ranks(
     validated, undisturbed, tmp_path, world_size, shard
 ):
@@ -99,7 +102,7 @@ def test_curve_end_and_model_have_the_same_bits_on_any_number_of_ranks(
     assert (ours["step"], ours["tensors_sha256"]) == (theirs["step"], theirs["tensors_sha256"])
 
 
-@pytest.mark.parametrize("split", ["tensor", "pipeline"])
+@pytest.mark.parametrize("split", [pytest.param("tensor", marks=pytest.mark.long), "pipeline"])
 def test_ranks_that_split_one_model_are_validated_on_every_row_once(validated, undisturbed, tmp_path, split):
     parallel = ParallelSpec.model_validate({"mode": "fast", split: 2})
     training = UNSTEADY.model_copy(update={"parallel": parallel, "max_steps": 2})  # as far as it is warm-up

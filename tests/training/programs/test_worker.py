@@ -269,7 +269,7 @@ def test_an_impossible_world_is_refused_with_the_numbers(project, tmp_path):
         pytest.param(2, {}, id="exact"),
         pytest.param(2, {"mode": "fast"}, id="replicated"),
         pytest.param(2, {"mode": "fast", "shard": 2}, id="sharded"),
-        pytest.param(2, {"mode": "fast", "tensor": 2}, id="tensor"),
+        pytest.param(2, {"mode": "fast", "tensor": 2}, id="tensor", marks=pytest.mark.long),
         pytest.param(2, {"mode": "fast", "pipeline": 2}, id="pipeline"),
     ],
 )
