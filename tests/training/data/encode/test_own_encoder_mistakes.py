@@ -17,7 +17,7 @@ from headway.training.data.encode.process import NoAnswerInTime
 from headway.training.launch.base.process_tree import ALREADY_DEAD, process_state
 from tests.training.data.own_words import Own, rows
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("helpers_are_forks")]
 
 
 @pytest.mark.parametrize(
