@@ -99,8 +99,13 @@ def test_a_stop_keeps_its_reason_by_the_word_of_the_other_decisions_and_by_its_o
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
-@pytest.mark.parametrize(("arguments", "code"), [(("--version",), 0), (("retrain", "none.yaml"), 2)])
+@pytest.mark.parametrize(
+    ("arguments", "code", "closed"),
+    [
+        *((("--version",), 0, closed) for closed in ((0,), (1,), (2,), (0, 1, 2))),
+        *((("retrain", "none.yaml"), 2, closed) for closed in ((2,), (0, 1, 2))),
+    ],
+)
 def test_standard_streams_that_are_closed_are_nowhere(
     tmp_path: Path, closed: tuple[int, ...], arguments: tuple[str, ...], code: int
 ) -> None:
