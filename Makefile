@@ -51,9 +51,9 @@ test-changed: $(INSTALLED)
 	test -z "$$files" || $(BIN)/python -m pytest -n 5 --dist loadfile $$files
 
 # Hosts of namespaces with sshd, a Slurm of three nodes, an emulated Kubernetes, a PostgreSQL: as root, with the packages
-# of tests/cluster/install.sh. Four processes on two cores: half of the time they wait for leases, queues and graces.
+# of tests/cluster/install.sh. Five processes on two cores: half of the time they wait for leases, queues and graces.
 test-cluster: $(INSTALLED)
-	$(BIN)/python -m tests.run_suite -n 4 --dist loadfile tests/cluster
+	$(BIN)/python -m tests.run_suite -n 5 --dist loadfile tests/cluster
 
 # Best effort: a test that misses one is skipped, and says so.
 cluster-packages:

@@ -8,8 +8,8 @@ import gc
 import os
 import sys
 
-INTERRUPTED = 130
-"""`errors.EXIT_INTERRUPTED`: what is imported here is all that can be relied on."""
+NO_MEMORY, INTERRUPTED = 8, 130
+"""`EnvironmentProblem.exit_code` and `errors.EXIT_INTERRUPTED`: what is imported here is all that can be relied on."""
 
 
 def main() -> None:
@@ -30,6 +30,9 @@ def main() -> None:
 def _run() -> int:
     try:
         from headway.flows.cli.command_line import run
+    except MemoryError:
+        print("headway: this process may have too little memory to start. Raise its limit.", file=sys.stderr)
+        return NO_MEMORY
     except Exception as error:
         return _damaged(error)
     return run()

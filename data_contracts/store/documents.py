@@ -306,6 +306,12 @@ class ShardGroup(Frozen):
     """For a person: the folder or file behind the group's number."""
     samples_by_document: tuple[int, ...] = ()
     """Rows of each source file that fell into this group and split; a row's `document` column counts them through."""
+    keys: StoredFile | None = Field(default=None, exclude_if=lambda keys: keys is None)
+    """Of held-out examples, where rows are split by key: 64 bits each, little-endian, equal for examples of one key."""
+
+    @property
+    def files(self) -> tuple[StoredFile, ...]:
+        return (*(shard.file for shard in self.shards), *(() if self.keys is None else (self.keys,)))
 
     @property
     def size_bytes(self) -> int:
@@ -333,7 +339,7 @@ class ShardManifest(Document):
 
     @property
     def files(self) -> tuple[StoredFile, ...]:
-        return tuple(shard.file for group in self.groups for shard in group.shards)
+        return tuple(file for group in self.groups for file in group.files)
 
     def num_rows(self, split: str) -> int:
         return sum(group.num_rows for group in self.groups if group.split == split)
@@ -444,9 +450,12 @@ class HeldoutComparison(Frozen):
     reason: str
     """Why there are no figures of the champion by folds that are fair on all rows."""
     num_examples: int
+    num_keys: int = Field(default=0, exclude_if=operator.not_)
+    """See `EvaluationReport`."""
     value: float
     """The challenger's own figure on these rows."""
     slice_sizes: dict[str, int] = Field(default_factory=dict, exclude_if=operator.not_)
+    slice_keys: dict[str, int] = Field(default_factory=dict, exclude_if=operator.not_)
 
 
 class ChampionComparison(Frozen):
@@ -580,6 +589,8 @@ class EvaluationReport(Document):
     """Names and bytes of these examples: reports of equal digests were judged on the same ones."""
     num_examples: int
     """Examples behind the figures."""
+    num_keys: int = Field(default=0, exclude_if=operator.not_)
+    """How many keys they are of, where rows are split by one: intervals are drawn over these. 0: over examples."""
     num_ranking_examples: int = Field(default=0, exclude_if=operator.not_)
     """Further examples of the split, which rank trials, or ever did or validated a run, and judge nothing."""
     heldout_parts: Link | None = Field(default=None, exclude_if=operator.not_)
@@ -601,6 +612,8 @@ class EvaluationReport(Document):
     """The deciding measure by slice."""
     slice_sizes: dict[str, int] = Field(default_factory=dict)
     """Examples in each slice."""
+    slice_keys: dict[str, int] = Field(default_factory=dict, exclude_if=operator.not_)
+    """How many keys these are of, where intervals are drawn over keys."""
     baselines: dict[str, float]
     """Figures a person compares with, same examples and unit, such as `xz -9` and a bigram model."""
     gate_baseline: str

@@ -1,6 +1,6 @@
 """What training came to, counted event by event: steps, tokens, collectives, checkpoints.
 
-Of rank 0, and of the flow around it. Figures of earlier and later events add up, so that a run that goes on is followed
+Of rank 0, and of the flow around it. AddedUp of earlier and later events add up, so that a run that goes on is followed
 by its new events alone.
 """
 
@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from headway.training.guards.step_guard import NON_FINITE
 from headway.training.observe.ledger import Event
@@ -39,7 +39,13 @@ BOUNDS_S: Mapping[Scale, tuple[float, ...]] = {
 """Of histograms: of steps and their parts, of checkpoints and recoveries, and of whole flow runs."""
 
 
-class Histogram(BaseModel):
+class AddedUp(BaseModel):
+    """What is added up in place is looked at again once it becomes part of an account: a sum may be past all bounds."""
+
+    model_config = ConfigDict(allow_inf_nan=False, revalidate_instances="always")
+
+
+class Histogram(AddedUp):
     """Counts of durations, each up to its bound and over the one before; the last is of all that are longer."""
 
     scale: Scale
@@ -90,7 +96,7 @@ def _of_scale(scale: Scale) -> AfterValidator:
     return AfterValidator(check)
 
 
-class TrafficTotals(BaseModel):
+class TrafficTotals(AddedUp):
     """Collectives of one kind."""
 
     num_calls: Count = 0
@@ -101,7 +107,7 @@ class TrafficTotals(BaseModel):
 OF_NEWEST_STEP = ("loss", "grad_norm", "mfu")
 
 
-class StepFigures(BaseModel):
+class StepFigures(AddedUp):
     """Of all steps that were made, those that were made again among them."""
 
     num_steps: Count = 0
@@ -167,7 +173,7 @@ class StepFigures(BaseModel):
             self.gradient_noise_scale = later.gradient_noise_scale
 
 
-class CheckpointFigures(BaseModel):
+class CheckpointFigures(AddedUp):
     """Of checkpoints that were saved, restored and verified."""
 
     counts: dict[Text, dict[Text, Count]] = Field(default_factory=dict)
@@ -197,7 +203,7 @@ class CheckpointFigures(BaseModel):
         add_into(self.durations_s, later.durations_s, "long")
 
 
-class TrainingFigures(BaseModel):
+class TrainingFigures(AddedUp):
     """All of them."""
 
     steps: StepFigures = Field(default_factory=StepFigures)

@@ -11,11 +11,11 @@ from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, model_validator
+from pydantic import model_validator
 
 from headway.data_contracts.store.errors import RunBusy, StopReason
 from headway.flows.accounts.data_figures import VERDICTS, DataFigures
-from headway.flows.accounts.figures import Amount, Count, Moment, Step, Text, TrainingFigures
+from headway.flows.accounts.figures import AddedUp, Amount, Count, Moment, Step, Text, TrainingFigures
 from headway.flows.accounts.goodput import Goodput, goodput_of, goodput_of_trials
 from headway.flows.accounts.traces import COLUMNS, AttemptTrace, FlowTrace
 from headway.training.launch.base.retry_budget import OWNER_WAS_LOST
@@ -36,7 +36,7 @@ Outcome = Literal["succeeded", "failed", "stopped", "lost"]
 """`lost`: it was killed, and wrote no last word."""
 
 
-class StepCurve(BaseModel):
+class StepCurve(AddedUp):
     """Means over stretches of steps, each at its last step."""
 
     step: list[Step]
@@ -52,8 +52,8 @@ class StepCurve(BaseModel):
         return self
 
 
-class ValidationCurve(BaseModel):
-    """Figures of the rows apart that a run was validated on, each after its step."""
+class ValidationCurve(AddedUp):
+    """AddedUp of the rows apart that a run was validated on, each after its step."""
 
     metric: Text
     step: list[Step]
@@ -66,7 +66,7 @@ class ValidationCurve(BaseModel):
         return self
 
 
-class FlowAccount(BaseModel):
+class FlowAccount(AddedUp):
     """What a flow run did, and what came of it."""
 
     format_version: int = FORMAT_VERSION

@@ -123,7 +123,7 @@ def _pipeline(workspace: Workspace, asked: str, registration: Link) -> PipelineF
 
 def print_compared(report: CompareReport) -> None:
     console, found = plain_console(), report.comparison
-    headline = f"{found.headline}: {words(found.metric)} {shown(found.difference)} on {found.num_examples:,} examples"
+    headline = f"{found.headline}: {words(found.metric)} {shown(found.difference)} on {found.examples_words}"
     console.print(headline, soft_wrap=True)
     first, second = found.first.name, found.second.name
     measures = _table("measure", first, second, "difference")

@@ -72,6 +72,7 @@ from headway.flows.console.environment import prepare
 from headway.flows.console.output import print_line, print_lines
 from headway.flows.console.wait_option import WaitCommand
 from headway.flows.show.installed_files import check_files
+from headway.training.launch.base.failure import cause_of
 
 if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
@@ -262,9 +263,22 @@ def _as_asked(error: OSError) -> HeadwayError | None:
         return EnvironmentProblem(
             f"no more files can be opened ({error.strerror}).", advice="Raise the limit, such as by `ulimit -n 4096`."
         )
+    if error.errno == errno.EFBIG:
+        return EnvironmentProblem(
+            f"a file would be larger than this process may write ({error.strerror}).",
+            where=os.fsdecode(error.filename or ""),
+            advice="Raise the limit, such as by `ulimit -f unlimited`, or write where files may be larger.",
+        )
     if error.errno == errno.ENOENT and not _is_somewhere():
         return EnvironmentProblem("the current folder was removed.", advice="Change to another, and run again.")
     return None
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, ImportError):
+        return "failed to map segment" in str(error)  # the linker's words where a library finds no address space
+    is_systems = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    return is_systems or type(error).__name__ == "OutOfMemoryException" or cause_of(error) == "oom"
 
 
 def _is_somewhere() -> bool:
@@ -304,6 +318,11 @@ def _unexpected(error: BaseException) -> int:
     if isinstance(error, OSError) and (answer := _as_asked(error)) is not None:
         print_lines(f"headway: {answer}", sys.stderr)
         return answer.exit_code
+    if _is_out_of_memory(error):
+        what = f"this process may have no more memory ({str(error) or type(error).__name__})."
+        advice = "Raise its limit, such as by `ulimit -v unlimited`, end other programs, or take a larger machine."
+        print_lines(f"headway: {EnvironmentProblem(what, advice=advice)}", sys.stderr)
+        return EnvironmentProblem.exit_code
     if isinstance(error, ImportError | SyntaxError):
         try:
             # A module that cannot be imported mostly means a damaged installation, and that has a remedy.

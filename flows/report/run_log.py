@@ -63,7 +63,7 @@ class RunLog:
             self._log.info("%s", line)
 
     def _step(self, event: Event) -> None:
-        line = step_line(event, *self._rates[event.get("trial", "")].update(event))
+        line = step_line(event, *self._rates[event.get("trial") or ""].update(event))
         # The last step is logged whenever it comes.
         if time.monotonic() - self._logged_s >= STEP_EVERY_S or event["step"] == event.get("max_steps"):
             self._log.info("%s", line)

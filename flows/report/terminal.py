@@ -97,7 +97,7 @@ def step_line(event: Event, rate_per_s: float, remaining_s: float) -> str:
     """One step, fixed columns, units."""
     what = "ex/s" if event.get("targets") == "examples" else "tok/s"
     loss = f"rmse {event['rmse']:.6g}" if "rmse" in event else f"loss {event['loss']:.4f}"
-    name, step, last = event.get("trial", "step"), int(event["step"]), int(event.get("max_steps", 0))
+    name, step, last = event.get("trial") or "step", int(event["step"]), int(event.get("max_steps") or 0)
     return (
         f"{name:<{STAGE_WIDTH}} {step:>5}/{last:<6} {loss}   lr {event['lr']:.1e}   "
         f"{what:<5} {rate_per_s:>9,.0f}   sync {100 * event['sync_s'] / max(event['duration_s'], 1e-9):>3.0f} %   "
@@ -107,7 +107,7 @@ def step_line(event: Event, rate_per_s: float, remaining_s: float) -> str:
 
 def validation_line(event: Event) -> str:
     """One validation, beside the best so far."""
-    name, step, last = event.get("trial", "validation"), int(event["step"]), int(event.get("max_steps", 0))
+    name, step, last = event.get("trial") or "validation", int(event["step"]), int(event.get("max_steps") or 0)
     best = "the best so far" if event["best_step"] == step else f"best at step {event['best_step']:,}"
     ends = "; no better for long enough: training ends" if event["stale"] == event["patience"] else ""
     return f"{name:<{STAGE_WIDTH}} {step:>5}/{last:<6} {event['metric']} {event['value']:.6g}   {best}{ends}"
@@ -160,7 +160,7 @@ class Rate:
         weight = 0.1 if self._step_s else 1.0
         self._step_s += weight * (duration_s - self._step_s)
         self._per_s += weight * (event["tokens"] / duration_s - self._per_s)
-        return self._per_s, (int(event.get("max_steps", 0)) - int(event["step"])) * self._step_s
+        return self._per_s, (int(event.get("max_steps") or 0) - int(event["step"])) * self._step_s
 
 
 class Terminal:
@@ -198,7 +198,7 @@ class Terminal:
             self._lines_before[name] = line
 
     def _step(self, event: Event) -> None:
-        line = step_line(event, *self._rates[event.get("trial", "")].update(event))
+        line = step_line(event, *self._rates[event.get("trial") or ""].update(event))
         if self._num_drawn:
             return  # a row of the table says it
         if self._live:
@@ -212,7 +212,7 @@ class Terminal:
 
     def _validation(self, event: Event) -> None:
         is_last = event["stale"] == event["patience"] or event["step"] == event.get("max_steps")
-        trial = str(event.get("trial", ""))
+        trial = str(event.get("trial") or "")
         if is_last or time.monotonic() - self._validated_s[trial] >= PLAIN_STEP_EVERY_S:
             self._line(validation_line(event))
             self._validated_s[trial] = time.monotonic()

@@ -101,7 +101,8 @@ def _verdict(found: SettingsComparison, this: ComparedSettings, other: ComparedS
     if found.verdict is None:
         return f"{'worse' if found.is_worse else 'undecided'}: {'; '.join(failures)}"
     gap, seeds = found.verdict.difference, count(len(found.verdict.seeds), "seed")
-    outcome = "worse" if found.is_worse else "better" if found.is_better else "undecided"
+    few = f" by rows of {count(found.verdict.num_keys, 'key')}" if found.verdict.has_few_keys else ""
+    outcome = "worse" if found.is_worse else "better" if found.is_better else f"undecided{few}"
     measured = (
         f"{outcome}: this less the other, paired over {seeds}: {gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}] "
         f"{found.verdict.metric}"

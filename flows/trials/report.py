@@ -82,7 +82,8 @@ def verdict_text(found: SearchResult) -> str:
     else:
         small, large = sorted((verdict.first.size_bytes, verdict.second.size_bytes))
         why = f"trial {kept} stays, the smaller one ({small:,} bytes beside {large:,})"
-    return f"undecided: {measured}; {why}{failures_told}"
+    few = f" by rows of {count(verdict.num_keys, 'key')}" if verdict.has_few_keys else ""
+    return f"undecided{few}: {measured}; {why}{failures_told}"
 
 
 def _signed(number: float) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from headway.data_contracts.store.documents import EvaluationReport, Interval
 from headway.data_contracts.store.plain_text import markdown, markdown_table
 from headway.data_contracts.types import report_text
-from headway.data_contracts.types.report_text import figure
+from headway.data_contracts.types.report_text import count, figure
 from headway.tasks.registry.promotion import versus_rival
 from headway.training.evaluation.measures import ShownMeasure, shown_measure
 
@@ -106,7 +106,8 @@ def leaderboard_table(report: EvaluationReport, champion: str, own: str = OWN) -
 
 def examples_words(report: EvaluationReport) -> str:
     """What the examples behind the figures are called."""
-    return "out-of-fold examples" if report.num_folds else "held-out examples"
+    examples = "out-of-fold examples" if report.num_folds else "held-out examples"
+    return f"{examples} of {count(report.num_keys, 'key')}" if report.num_keys else examples
 
 
 def folds_words(report: EvaluationReport, own: str = "The registered model") -> str:

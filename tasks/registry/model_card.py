@@ -156,7 +156,7 @@ def _figures(report: EvaluationReport) -> list[str]:
         rows.append((f"{report.metric} minus the champion's{where}", shown(report.comparison.difference)))
     note = (
         f"{report.num_examples:,} {report.split} examples; {report.metric} decides, {direction} is better; "
-        "intervals are bootstrapped over the examples."
+        f"intervals are bootstrapped over {f'their {report.num_keys:,} keys' if report.num_keys else 'the examples'}."
     )
     folds = [markdown(f"{folds_words(report, 'This version')}."), ""] if report.num_folds else []
     return [

@@ -20,11 +20,12 @@ from headway.tasks.registry.promotion_decision import (
     Subject,
 )
 from headway.tasks.registry.promotion_spec import PromotionSpec, SliceLimits
-from headway.training.evaluation.measures import GREATER_IS_BETTER, shown_measure
+from headway.training.evaluation.measures import GREATER_IS_BETTER, MIN_KEYS, shown_measure
 
 LEAK_KEY = "say `promotion: {label_leak: allow}`"
 LEAK_ADVICE = f"Take the column out of the inputs, or {LEAK_KEY} if it is known when the model is asked"
 TOO_FEW = "too few examples to judge"
+TOO_FEW_KEYS = "too few keys to judge"
 MOST_TIMES = 10
 """As many examples as there are: a difference that takes more to be seen is none worth a champion."""
 LIKELY_LEAK_ADVICE = "Look whether it is known when the model is asked; if it is not, take it out of the inputs"
@@ -111,28 +112,42 @@ def versus_rival(report: EvaluationReport, margin: float = 0.0) -> PromotionChec
             "that it can read, promote this model by `headway promote --override`, or start anew under another "
             f"registry.model, where it has to beat the {report.gate_baseline} alone",
         )
-    own, num_examples = report.metrics[report.metric].value, report.num_examples
+    own, num_examples, num_keys = report.metrics[report.metric].value, report.num_examples, report.num_keys
     if (compared := report.comparison) is not None:
         name = rival = "champion"
         value, difference, first = compared.champion_value, compared.difference, ""
         if (heldout := compared.heldout) is not None:
-            own, num_examples = heldout.value, heldout.num_examples
+            own, num_examples, num_keys = heldout.value, heldout.num_examples, heldout.num_keys
             first = f"on {num_examples:,} held-out rows alone, since {heldout.reason}: "
     else:
         name, rival, first = "baseline", report.gate_baseline, "first model, "
         value, difference = report.baselines[rival], report.baseline_difference
     gain = _gain(difference, report.greater_is_better)
-    better = gain.low > margin
+    is_told = not 0 < num_keys < MIN_KEYS
+    better = gain.low > margin and is_told
     required = f" by more than {margin:g}" if margin else ""
     # In the label's own unit, which people know; what decides stays as it is.
     lead = shown_measure(report.metric, report.metrics)
     value, own, of_difference = lead.of(value), lead.of(own), f" of {report.metric}" if lead.is_root else ""
-    needed = None if better else examples_needed(gain, margin, num_examples)
-    if needed is None:
+    needed = None if better or not is_told else examples_needed(gain, margin, num_examples)
+    if not is_told:
+        words = f"beside the {rival}'s {figure(value)}"
+    elif needed is None:
         words = f"{'beats' if better else 'does not beat'} the {rival}'s {figure(value)}{required}"
     else:
         words = f"is better than the {rival}'s {figure(value)}, and not{required} beyond doubt"
     figures = f"{first}{lead.name} {figure(own)} {words}: difference{of_difference} {_signed(difference)}"
+    if not is_told:
+        return PromotionCheck(
+            name=name,
+            status="failed",
+            detail=f"{TOO_FEW_KEYS} ({num_keys} of {num_examples:,} examples, {MIN_KEYS} at least): {figures}. Rows of "
+            f"one key are alike. {_way_to_more(report).capitalize()} of other keys",
+            value=gain.low,
+            limit=margin,
+            too_few_examples=True,
+            remedy="hold out rows of more keys",
+        )
     return PromotionCheck(
         name=name,
         status="passed" if better else "failed",
@@ -213,6 +228,12 @@ def _slice_sizes(report: EvaluationReport) -> Mapping[str, int]:
     return report.slice_sizes if beside is None or beside.heldout is None else beside.heldout.slice_sizes
 
 
+def _keys_of_slices(report: EvaluationReport) -> Mapping[str, int]:
+    """How many keys these are of; empty: each example is drawn alone."""
+    beside = report.comparison
+    return report.slice_keys if beside is None or beside.heldout is None else beside.heldout.slice_keys
+
+
 def _slices(limits: SliceLimits | None, report: EvaluationReport, subject: Subject) -> PromotionCheck:
     """No slice is worse than the champion's by more than it may lose, beyond doubt."""
     if limits is None:
@@ -220,13 +241,16 @@ def _slices(limits: SliceLimits | None, report: EvaluationReport, subject: Subje
     if report.comparison is None:
         why = "there is no champion yet" if subject.champion is None else "no champion was scored"
         return PromotionCheck(name="slices", status="not evaluated", detail=why)
+    num_keys = _keys_of_slices(report)
     large = {
         name: _gain(difference, report.greater_is_better)
         for name, difference in report.comparison.slices.items()
-        if _slice_sizes(report).get(name, 0) >= limits.min_examples
+        if _slice_sizes(report).get(name, 0) >= limits.min_examples and num_keys.get(name, MIN_KEYS) >= MIN_KEYS
     }
     small = len(report.slices) - len(large)
-    suffix = f"; {small} not evaluated: no comparison, or fewer than {limits.min_examples} examples" if small else ""
+    # An interval of a few keys is too narrow: chance alone would look like a regression.
+    fewer = f"fewer than {limits.min_examples} examples{f' or {MIN_KEYS} keys' if num_keys else ''}"
+    suffix = f"; {small} not evaluated: no comparison, or {fewer}" if small else ""
     if not large:
         return PromotionCheck(name="slices", status="not evaluated", detail=f"none is large enough{suffix}")
     # By the better end, since that is what is held against the limit.
@@ -259,6 +283,10 @@ def _shadow(policy: PromotionSpec, report: EvaluationReport, subject: Subject) -
         detail = (
             f"{shadow.slice} has {size:,} examples beside the champion's, of {shadow.min_examples:,} it takes{known}"
         )
+        yield PromotionCheck(name="shadow", status="failed", detail=detail, limit=shadow.margin)
+        return
+    if (num_keys := _keys_of_slices(report).get(shadow.slice, MIN_KEYS)) < MIN_KEYS:
+        detail = f"{TOO_FEW_KEYS}: the {size:,} examples of {shadow.slice} are of {num_keys}, {MIN_KEYS} at least"
         yield PromotionCheck(name="shadow", status="failed", detail=detail, limit=shadow.margin)
         return
     gain = _gain(difference, report.greater_is_better)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from headway.data_contracts.store.documents import Frozen, Interval, Link
+from headway.data_contracts.types.report_text import count
+from headway.training.evaluation.measures import MIN_KEYS
 
 
 class ComparedVersion(Frozen):
@@ -61,6 +63,8 @@ class Comparison(Frozen):
     examples_of: Link
     """The shards whose held-out examples both were scored on: those of the second."""
     num_examples: int
+    num_keys: int = 0
+    """See `EvaluationReport`."""
     measures: tuple[MeasureOfBoth, ...]
     """The deciding one first."""
     difference: Interval
@@ -72,10 +76,25 @@ class Comparison(Frozen):
 
     @property
     def is_decided(self) -> bool:
-        return self.difference.low > 0 or self.difference.high < 0
+        return not self.has_few_keys and (self.difference.low > 0 or self.difference.high < 0)
+
+    @property
+    def has_few_keys(self) -> bool:
+        """Whether no interval of these examples is to be trusted: rows of one key are alike."""
+        return 0 < self.num_keys < MIN_KEYS
+
+    @property
+    def examples_words(self) -> str:
+        of_keys = f" of {count(self.num_keys, 'key')}" if self.num_keys else ""
+        return f"{self.num_examples:,} held-out examples{of_keys}"
 
     @property
     def headline(self) -> str:
+        if self.has_few_keys:
+            return (
+                f"{self.second.name} and {self.first.name} cannot be told apart by rows of "
+                f"{count(self.num_keys, 'key')}, {MIN_KEYS} at least"
+            )
         if not self.is_decided:
             return f"{self.second.name} and {self.first.name} do not differ beyond doubt"
         second_is_better = (self.difference.value > 0) == self.greater_is_better

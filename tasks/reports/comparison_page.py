@@ -23,7 +23,7 @@ def render_html(found: Comparison, curves: Sequence[tuple[str, TrainingCurve]], 
     metric, decisive = words(found.metric), found.measures[0]
     lead = (
         f"{metric} {shown_figure(decisive.second.value)} beside {shown_figure(decisive.first.value)}: difference "
-        f"{shown(found.difference)} on {found.num_examples:,} held-out examples"
+        f"{shown(found.difference)} on {found.examples_words}"
     )
     columns = (found.first.name, found.second.name)
     sections = (

@@ -127,7 +127,8 @@ def _leaderboard(report: EvaluationReport, context: ReportContext) -> str:
         f"<th class='number'>{html(difference_title(report))}</th></tr></thead>"
     )
     direction = "Higher is better" if report.greater_is_better else "Lower is better"
-    note = f"{direction}; intervals are bootstrapped over the examples, which are the same for all."
+    drawn = f"keys of the examples ({report.num_keys:,})" if report.num_keys else "examples"
+    note = f"{direction}; intervals are bootstrapped over the {drawn}, which are the same for all."
     return section("Leaderboard", f"<div class='scroll'><table>{head}<tbody>{rows}</tbody></table></div>", note=note)
 
 

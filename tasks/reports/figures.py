@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import operator
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from headway.data_contracts.store.documents import ChampionComparison, Frozen, Interval, Link
 from headway.data_contracts.store.errors import IntegrityError
 from headway.tasks.rows.slices import OTHERS, SliceBy
 from headway.training.config.fold import MAX_FOLDS, MIN_FOLDS
-from headway.training.evaluation.measures import Measure, Sums
+from headway.training.evaluation.measures import KEY, Measure, Sums
 from headway.training.evaluation.statistics import paired_difference, ratio_interval
 from headway.training.programs.evaluation import Scores
 
@@ -71,7 +74,8 @@ class EvaluationSpec(Frozen):
 
 
 def interval_of(spec: EvaluationSpec, measure: Measure, sums: Sums) -> Interval:
-    ratio = ratio_interval(measure.numerators(sums), measure.denominators(sums), **spec.resampling)
+    numerators, denominators = measure.numerators(sums), measure.denominators(sums)
+    ratio = ratio_interval(numerators, denominators, **spec.resampling, groups=sums.get(KEY))
     # A measure may fall as its ratio grows, which turns the interval round.
     low, high = sorted((measure.of_ratio(ratio.low), measure.of_ratio(ratio.high)))
     return Interval(value=measure.of_ratio(ratio.value), low=low, high=high)
@@ -79,7 +83,11 @@ def interval_of(spec: EvaluationSpec, measure: Measure, sums: Sums) -> Interval:
 
 def difference_of(spec: EvaluationSpec, measure: Measure, own: Sums, other: Sums) -> Interval:
     return paired_difference(
-        measure.numerators(own), measure.numerators(other), measure.denominators(own), **spec.resampling
+        measure.numerators(own),
+        measure.numerators(other),
+        measure.denominators(own),
+        **spec.resampling,
+        groups=own.get(KEY),
     )
 
 
@@ -112,6 +120,28 @@ def compare_with_champion(
             for name, chosen in slices.items()
         },
     )
+
+
+def with_keys(scores: Scores, keys: NDArray[np.uint64] | None) -> Scores:
+    """Whose intervals are drawn key by key.
+
+    Args:
+        keys: of each example, equal numbers for one key; None, or all different: each is drawn alone.
+    """
+    if keys is None or len(np.unique(keys)) == len(keys):
+        return scores
+    baselines: dict[str, Sums] = {name: {**sums, KEY: keys} for name, sums in scores.baselines.items()}
+    return dataclasses.replace(scores, sums={**scores.sums, KEY: keys}, baselines=baselines)
+
+
+def num_keys(sums: Sums) -> int:
+    """How many keys the examples are of; 0 where each is drawn alone."""
+    return len(np.unique(sums[KEY])) if KEY in sums else 0
+
+
+def keys_by_slice(sums: Sums, slices: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """How many keys each slice is of; empty where each example is drawn alone."""
+    return {name: num_keys(subset_of(sums, chosen)) for name, chosen in slices.items()} if KEY in sums else {}
 
 
 def subset_of(sums: Sums, chosen: Sequence[int]) -> Sums:

@@ -15,7 +15,16 @@ from headway.tasks.reports.comparison import (
     MeasureOfBoth,
     SliceOfBoth,
 )
-from headway.tasks.reports.figures import EvaluationSpec, difference_of, interval_of, slices_of, subset_of, widened
+from headway.tasks.reports.figures import (
+    EvaluationSpec,
+    difference_of,
+    interval_of,
+    num_keys,
+    slices_of,
+    subset_of,
+    widened,
+    with_keys,
+)
 from headway.tasks.rows.slices import OTHERS
 from headway.tasks.stages.scoring import ScoringHarness, only
 from headway.training.evaluation.measures import Measure
@@ -42,7 +51,8 @@ def compare(bench: ScoringHarness, spec: EvaluationSpec, first: ComparedVersion,
         raise ConfigError("the two were scored on different examples.", where=first.name)
     labels = bench.slices_by(spec.slices, run, ours.examples)
     chosen = bench.parted(spec.ranking_share, run, ours.examples).evaluation
-    ours, theirs = only(ours, chosen), only(theirs, chosen)
+    keys = bench.keys_of(run, ours.examples)
+    ours, theirs = (only(with_keys(scores, keys), chosen) for scores in (ours, theirs))
     weights = measure.denominators(ours.sums).tolist()
     slices = slices_of(ours.slices, weights)
     for by, of_all in labels.items():
@@ -57,6 +67,7 @@ def compare(bench: ScoringHarness, spec: EvaluationSpec, first: ComparedVersion,
         confidence=spec.confidence,
         examples_of=run.manifest,
         num_examples=len(ours.examples),
+        num_keys=num_keys(ours.sums),
         measures=tuple(
             MeasureOfBoth(
                 name=each.name, first=interval_of(spec, each, theirs.sums), second=interval_of(spec, each, ours.sums)

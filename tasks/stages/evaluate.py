@@ -49,8 +49,11 @@ from headway.tasks.reports.figures import (
     compare_with_champion,
     difference_of,
     interval_of,
+    keys_by_slice,
+    num_keys,
     slices_of_all,
     subset_of,
+    with_keys,
 )
 from headway.tasks.rows.fold_scores import (
     OUT_OF_FOLD,
@@ -71,7 +74,7 @@ from headway.training.checkpoint.layout import run_folder
 from headway.training.config.fold import Fold
 from headway.training.config.shards import HELDOUT, ShardSpec
 from headway.training.evaluation.class_figures import class_figures
-from headway.training.evaluation.measures import Measure
+from headway.training.evaluation.measures import KEY, Measure
 from headway.training.evaluation.number_figures import number_figures
 from headway.training.evaluation.statistics import ratio_interval
 from headway.training.launch.base.gang import LaunchSpec
@@ -272,7 +275,7 @@ def _on_heldout(bench: ScoringHarness, spec: EvaluationSpec, candidate: Candidat
     # Other examples are refused in `compare_with_champion`; numbers of ours would cut them wrongly.
     if isinstance(theirs, Scores) and theirs.examples == scored.examples:
         theirs = only(theirs, parts.evaluation)
-    own = only(scored, parts.evaluation)
+    own = only(with_keys(scored, bench.keys_of(run, scored.examples)), parts.evaluation)
     labels = bench.slices_by(spec.slices, run, scored.examples)
     return _Scored(
         own=own,
@@ -303,6 +306,10 @@ def _by_folds(
         has_same_inputs=len(inputs) == 1,
     )
     runs = [workspace.load(score.run, RunSpec) for score in scores]
+    # A key has all its rows in one fold, and one digest in all.
+    keys = [bench.keys_of(run, score.examples) for run, score in zip(runs, scores, strict=True)]
+    known = [each for each in keys if each is not None]
+    own = with_keys(own, np.concatenate(known) if len(known) == len(keys) else None)
     labels: dict[SliceBy, list[str]] = {}
     for run, score in zip(runs, scores, strict=True):
         for by, of_fold in bench.slices_by(spec.slices, run, score.examples).items():
@@ -449,8 +456,10 @@ def _compare_on_heldout(
     on = HeldoutComparison(
         reason=reason,
         num_examples=len(scored.own.examples),
+        num_keys=num_keys(scored.own.sums),
         value=measure.value(scored.own.sums),
         slice_sizes={name: len(chosen) for name, chosen in slices.items()},
+        slice_keys=keys_by_slice(scored.own.sums, slices),
     )
     return compared.model_copy(update={"heldout": on})
 
@@ -490,6 +499,7 @@ def _evaluate(
         split=HELDOUT if folds is None else OUT_OF_FOLD,
         examples_sha256=scored.examples_sha256,
         num_examples=len(own.examples),
+        num_keys=num_keys(own.sums),
         num_ranking_examples=scored.num_ranking,
         heldout_parts=scored.parts,
         cross_validation=folds,
@@ -501,6 +511,7 @@ def _evaluate(
         },
         slices={name: interval_of(spec, measure, subset_of(own.sums, chosen)) for name, chosen in slices.items()},
         slice_sizes={name: len(chosen) for name, chosen in slices.items()},
+        slice_keys=keys_by_slice(own.sums, slices),
         baselines=baselines,
         gate_baseline=metric_set.gate_baseline,
         baseline_difference=difference_of(spec, measure, own.sums, own.baselines[metric_set.gate_baseline]),
@@ -523,10 +534,10 @@ def _evaluate(
         },
         class_figures=None
         if outputs is None or outputs.probability is None
-        else class_figures(outputs, bench.class_names(candidate.run), **spec.resampling),
+        else class_figures(outputs, bench.class_names(candidate.run), **spec.resampling, groups=own.sums.get(KEY)),
         number_figures=None
         if outputs is None or outputs.probability is not None
-        else number_figures(outputs, **spec.resampling),
+        else number_figures(outputs, **spec.resampling, groups=own.sums.get(KEY)),
         importances=_importances(spec, own, scored.inputs),
         num_importance_examples=0 if own.details.importance is None else own.details.importance.shape[1],
         worst=worst_examples(measure, own),
@@ -586,11 +597,12 @@ def _importances(spec: EvaluationSpec, scores: Scores, names: Sequence[str]) -> 
     importance = scores.details.importance
     if importance is None or not importance.shape[1]:
         return ()
-    ones = np.ones(importance.shape[1])
+    ones, rows, keys = np.ones(importance.shape[1]), scores.details.importance_rows, scores.sums.get(KEY)
+    groups = None if keys is None or rows is None else keys[rows]
     found = [
         Importance(
             name=one_line(names[number], MAX_FIELD_CHARS) if number < len(names) else f"input {number}",
-            increase=ratio_interval(increase, ones, **spec.resampling),
+            increase=ratio_interval(increase, ones, **spec.resampling, groups=groups),
         )
         for number, increase in enumerate(importance)
     ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from headway.data_contracts.store.documents import Document, Frozen, Interval, Link
 from headway.data_contracts.store.installation import version
@@ -13,9 +15,11 @@ from headway.tasks.core.candidate import read_candidate
 from headway.tasks.core.code_version import code_version
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
+from headway.tasks.reports.figures import num_keys, with_keys
 from headway.tasks.stages.scoring import only
 from headway.tasks.stages.trial_scores import CODE as SCORING
 from headway.tasks.stages.trial_scores import Scoring, TrialResult, ranking_spec, require_own
+from headway.training.evaluation.measures import KEY, MIN_KEYS
 from headway.training.evaluation.statistics import paired_difference_over_seeds
 
 CODE = (*SCORING, "headway.tasks.stages.finalists")
@@ -48,8 +52,14 @@ class FinalistsVerdict(Document):
     """First minus second, by seed."""
     difference: Interval
     """Their mean, paired: over examples and seeds, drawn for both at once."""
+    num_keys: int = Field(default=0, exclude_if=operator.not_)
+    """How many keys the examples are of, where intervals are drawn over keys; 0: over examples."""
     is_decided: bool
-    """Whether the interval leaves out 0, or one failed with more seeds than the other."""
+    """Whether the interval leaves out 0 and is of keys enough, or one failed with more seeds than the other."""
+
+    @property
+    def has_few_keys(self) -> bool:
+        return 0 < self.num_keys < MIN_KEYS
 
     @property
     def keeps_second(self) -> bool:
@@ -110,13 +120,18 @@ def _compare(
             context.at.run = candidate.run.link.sha256[:16]
             measure = bench.metric_set(candidate.run).decisive  # all predict the same
             scores = bench.score(candidate, baselines=False)
-            chosen = only(scores, bench.parted(spec.ranking_share, candidate.run, scores.examples).ranking)
+            parts = bench.parted(spec.ranking_share, candidate.run, scores.examples)
+            chosen = only(with_keys(scores, bench.keys_of(candidate.run, scores.examples)), parts.ranking)
             numerators[place].append(np.asarray(measure.numerators(chosen.sums), dtype=np.float64))
             # Of equal examples, as their ranking has found: each has one weight, whatever it was encoded by.
             denominators = np.asarray(measure.denominators(chosen.sums), dtype=np.float64)
             sizes_bytes[place] = sizes_bytes[place] or sum(file.size_bytes for file in candidate.manifest.files)
         by_seed.append(float((numerators[0][-1] - numerators[1][-1]).sum() / denominators.sum()))
-    difference = paired_difference_over_seeds(numerators[0], numerators[1], denominators, **resampling)
+    # Of equal examples in one order, and so of equal keys.
+    difference = paired_difference_over_seeds(
+        numerators[0], numerators[1], denominators, **resampling, groups=chosen.sums.get(KEY)
+    )
+    keys = num_keys(chosen.sums)
     finalists = [
         Finalist(
             checkpoints=tuple(pair[place] for pair in checkpoints),
@@ -134,6 +149,8 @@ def _compare(
             greater_is_better=measure.greater_is_better,
             by_seed=tuple(by_seed),
             difference=difference,
-            is_decided=not difference.low <= 0 <= difference.high or len(failed[0]) != len(failed[1]),
+            num_keys=keys,
+            is_decided=not (difference.low <= 0 <= difference.high or 0 < keys < MIN_KEYS)
+            or len(failed[0]) != len(failed[1]),
         )
     )

@@ -44,6 +44,7 @@ from headway.training.config.shards import HELDOUT, ShardSpec, SkewLimits
 from headway.training.data.encode.data_shape import classes_of
 from headway.training.data.encode.numeric_block import numeric_names
 from headway.training.data.encode.table_statistics import table_statistics
+from headway.training.data.shards.heldout_keys import heldout_keys
 from headway.training.data.shards.source_values import values_of_split
 from headway.training.data.shards.splits import SourceRows
 from headway.training.engine.run_documents import training_spec
@@ -67,9 +68,11 @@ def only(scores: Scores, chosen: Sequence[int]) -> Scores:
     if details.outputs is not None:
         details = dataclasses.replace(details, outputs=details.outputs.only(chosen))
     if details.importance is not None and details.importance_rows is not None:
-        kept = np.isin(details.importance_rows, chosen)
+        places = np.full(len(scores.examples), -1)
+        places[chosen] = np.arange(len(chosen))
+        rows = places[details.importance_rows]
         details = dataclasses.replace(
-            details, importance=details.importance[:, kept], importance_rows=details.importance_rows[kept]
+            details, importance=details.importance[:, rows >= 0], importance_rows=rows[rows >= 0]
         )
     return Scores(
         examples=some(scores.examples),
@@ -277,6 +280,21 @@ class ScoringHarness:
             found = values_of_split(sources, manifest, HELDOUT, columns, in_row_order=not packed)
             places = places_of_examples(manifest, HELDOUT, examples) if packed else range(len(examples))
             return {by: labels_of(by, found[by.column].take(list(places))) for by in slices}
+
+    def keys_of(self, run: RunSpec, examples: tuple[str, ...]) -> NDArray[np.uint64] | None:
+        """Which held-out examples are of one key, by equal numbers; None where rows are not split by key.
+
+        Rows of one key, such as a patient's, are alike: as many of them say less than as many patients. The shards
+        know them, since the source may have other keys by now.
+
+        Raises:
+            IntegrityError: what the shards keep of it is gone or altered.
+        """
+        manifest = self.context.workspace.load(run.manifest, ShardManifest)
+        keys = heldout_keys(self.context.workspace, manifest)
+        if keys is None or self.metric_set(run).predicts != "tokens":
+            return keys
+        return keys[places_of_examples(manifest, HELDOUT, examples)]
 
     def parted(self, share: float, today: RunSpec, examples: tuple[str, ...]) -> Parts:
         """Which held-out examples rank trials, and which evaluate; raises as `parts_of`.

@@ -400,8 +400,9 @@ class _Search:
         if len(ended) < 2:
             return None
         one, other = (each.figures[self._levels[-1]] for each in ended)
-        # Intervals that lie apart are of a difference whose own leaves out 0.
-        if self._spec.finalist_seeds == 1 and (one.high < other.low or other.high < one.low):
+        has_few_keys = any(each.result.score is not None and each.result.score.has_few_keys for each in ended)
+        # Intervals that lie apart are of a difference whose own leaves out 0; of a few keys neither says anything.
+        if self._spec.finalist_seeds == 1 and not has_few_keys and (one.high < other.low or other.high < one.low):
             return None
         self._train_with_other_seeds(ended)
         first, second = ((each.result, *each.other_seeds) for each in ended)

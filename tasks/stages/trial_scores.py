@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
+
+from pydantic import Field
 
 from headway.data_contracts.sources.reading import SourceSpec
 from headway.data_contracts.store import stages
@@ -18,13 +21,14 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.run_result import final_checkpoint, furthest_step
 from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
 from headway.tasks.ownership.current_run import is_permanent
-from headway.tasks.reports.figures import EvaluationSpec
+from headway.tasks.reports.figures import EvaluationSpec, num_keys, with_keys
 from headway.tasks.rows.ranking_split import remember_ranking
 from headway.tasks.search.trials_spec import Trial
 from headway.tasks.stages.evaluate import CODE as JUDGING
 from headway.tasks.stages.scoring import ScoringHarness, only
 from headway.tasks.stages.starting_point import ResolvedStart
 from headway.training.config.shards import ShardSpec
+from headway.training.evaluation.measures import KEY, MIN_KEYS
 from headway.training.evaluation.statistics import ratio_interval
 from headway.training.launch.base.gang import LaunchSpec
 
@@ -45,9 +49,16 @@ class TrialScore(Document):
     """What it came to, with its interval."""
     num_examples: int
     """Examples behind the figure."""
+    num_keys: int = Field(default=0, exclude_if=operator.not_)
+    """How many keys they are of, where intervals are drawn over keys; 0: over examples."""
     examples_sha256: Sha256
     """Names, bytes and weights of these examples: trials of equal digests are ranked by the same ones, and pairs of
     them may be compared example by example."""
+
+    @property
+    def has_few_keys(self) -> bool:
+        """Whether its interval is not to be trusted."""
+        return 0 < self.num_keys < MIN_KEYS
 
     def lower(self, value: float) -> float:
         """A figure of this measure as one of which less is better."""
@@ -228,7 +239,8 @@ def _score(bench: ScoringHarness, spec: EvaluationSpec, checkpoint: Link) -> Sta
     candidate = read_candidate(bench.context.workspace, checkpoint)
     measure = bench.metric_set(candidate.run).decisive
     scores = bench.score(candidate, baselines=False)
-    chosen = only(scores, bench.parted(spec.ranking_share, candidate.run, scores.examples).ranking)
+    parts = bench.parted(spec.ranking_share, candidate.run, scores.examples)
+    chosen = only(with_keys(scores, bench.keys_of(candidate.run, scores.examples)), parts.ranking)
     # NaN compares as false with everything, and would stand anywhere in the ranking.
     if not math.isfinite(value := measure.value(chosen.sums)):
         raise TrainingFailed(f"its {measure.name} is {value}.", where=candidate.run.link.sha256[:16])
@@ -236,8 +248,14 @@ def _score(bench: ScoringHarness, spec: EvaluationSpec, checkpoint: Link) -> Sta
         checkpoint=checkpoint,
         metric=measure.name,
         greater_is_better=measure.greater_is_better,
-        figure=ratio_interval(measure.numerators(chosen.sums), measure.denominators(chosen.sums), **spec.resampling),
+        figure=ratio_interval(
+            measure.numerators(chosen.sums),
+            measure.denominators(chosen.sums),
+            **spec.resampling,
+            groups=chosen.sums.get(KEY),
+        ),
         num_examples=len(chosen.examples),
+        num_keys=num_keys(chosen.sums),
         examples_sha256=bench.compared_examples_sha256(
             candidate.run, chosen.examples, measure.denominators(chosen.sums).tolist()
         ),

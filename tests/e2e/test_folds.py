@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from headway.data_contracts.store.documents import EvaluationReport, Link, Registration
+from headway.data_contracts.store.documents import EvaluationReport, Link, Registration, ShardManifest
 from headway.data_contracts.store.errors import RunStopped
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.show.verify import verify_model
 from headway.tasks.ownership.pipeline_history import read
 from headway.tasks.registry import model_refs
 from headway.tasks.rows.fold_scores import CrossValidation, fold_scores
+from headway.tasks.stages import evaluate
 from headway.training.observe.ledger import Event
 from tests.e2e.project import Project
 
@@ -123,6 +125,52 @@ def test_all_rows_judge_and_every_place_says_whose_figures_they_are(tmp_path: Pa
     elsewhere = write(tmp_path / "elsewhere")
     other, _ = retrain_here(elsewhere)
     assert scores_of(elsewhere, report_of(elsewhere, other)) == scores_of(project, report), "the same bits"
+
+
+@pytest.mark.parametrize("by", ["folds", "heldout"])
+def test_rows_of_a_few_keys_make_no_champion_of_a_model_that_learnt_nothing(
+    tmp_path: Path, retrain_here, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], by: str
+) -> None:
+    """Each patient has one label: what the others' rows say of it is worse than a guess. The source has other patients
+    by the time that the model is evaluated, and a flipped bit in what the shards keep of them is found."""
+    project = write(tmp_path)
+    evaluated = evaluate._evaluate
+
+    def evaluated_later(*arguments: Any) -> Any:
+        path = tmp_path / "data" / "points.csv"
+        path.write_text(re.sub(r"p\d$", "p0", path.read_text(), flags=re.MULTILINE))
+        return evaluated(*arguments)
+
+    monkeypatch.setattr(evaluate, "_evaluate", evaluated_later)
+    draw, rows = random.Random(1), ["x,y,side,patient"]
+    for number in range(300):
+        patient = number % 9
+        rows.append(f"{draw.gauss(0, 1):.4f},{draw.gauss(0, 1):.4f},{('over', 'under')[patient % 2]},p{patient}")
+    (tmp_path / "data" / "points.csv").write_text("\n".join(rows) + "\n")
+    columns = "side: {type: string}"
+    (tmp_path / "contract.yaml").write_text(CONTRACT.replace(columns, f"{columns}, patient: {{type: string}}"))
+    edit(project, "split_by: row", "split_by: key\n  split_key: patient")
+    edit(project, "max_steps: 30", "max_steps: 6")
+    if by == "heldout":
+        edit(project, ", folds: 3", "")
+    summary, _ = retrain_here(project)
+    report = report_of(project, summary)
+    assert not summary.is_champion and 1 < report.num_keys <= 9
+    assert by == "heldout" or report.num_keys == 9
+    assert f"too few keys to judge ({report.num_keys} of {report.num_examples} examples" in summary.reason
+
+    workspace = Workspace(str(project.workspace))
+    link = report.manifest
+    if report.cross_validation is not None:
+        link = fold_scores(workspace, workspace.load(report.cross_validation, CrossValidation))[1].manifest
+    (keys,) = (group.keys for group in workspace.load(link, ShardManifest).groups if group.keys is not None)
+    assert verify_model("models:/tiny/1", str(project.workspace), as_json=True) == 0
+    path = workspace.local_path(keys.path)
+    data = path.read_bytes()
+    path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    capsys.readouterr()
+    assert verify_model("models:/tiny/1", str(project.workspace), as_json=True) != 0
+    assert keys.path in capsys.readouterr().out
 
 
 def test_a_challenger_is_paired_with_the_champion_over_all_rows_by_models_that_never_saw_them(

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -146,9 +146,9 @@ class TinyProject:
         return run
 
     def start(
-        self, run: RunSpec, run_dir: Path, *, world_size: int, fresh: bool = False, **environment: Any
+        self, run: RunSpec, run_dir: Path, *, world_size: int, fresh: Collection[int] = (), **environment: Any
     ) -> list[Started]:
-        """Start the ranks of one attempt, each a `headway.training.programs.worker`; `fresh` without its imports."""
+        """Start one attempt's ranks, each a `headway.training.programs.worker`; some `fresh`, without its imports."""
         arguments = ["--workspace", self.workspace.uri, "--run-spec", run.sha256, "--run-dir", str(run_dir)]
         parallel = run.config["parallel"]
         imports = FOR_SLICES if any(parallel[part] != 1 for part in ("pipeline", "shard", "tensor")) else ()
@@ -169,7 +169,7 @@ class TinyProject:
         run_dir: Path,
         *,
         world_size: int,
-        fresh: bool = False,
+        fresh: Collection[int] = (),
         imports: Sequence[str] = (),
         of_ranks: Sequence[Mapping[str, str]] = (),
         **environment: str,
@@ -188,7 +188,7 @@ class TinyProject:
             ours |= of_ranks[rank] if of_ranks else {}
             ranks.append(
                 start_fresh(module, arguments, run_dir, log, ours)
-                if fresh
+                if rank in fresh
                 else session_nursery().start(
                     module, arguments, folder=run_dir, log=log, environment=ours, imports=imports
                 )

@@ -49,7 +49,8 @@ class IntegerCompressionSpec(Frozen):
     def _are_powers_of_two(self) -> Self:
         _require_islands(self.islands)
         if not self.levels:
-            raise ValueError(f"{self.kind} has room for {LARGEST_SUM[self.kind]} islands at most, given {self.islands}")
+            most = 1 << LARGEST_SUM[self.kind].bit_length() - 1
+            raise ValueError(f"{self.kind} has room for {most} islands at most, given {self.islands}")
         if not is_power_of_two(self.block) or not 32 <= self.block <= 65_536:
             raise ValueError(f"block: {self.block} is no power of two from 32 to 65,536")
         return self

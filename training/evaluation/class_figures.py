@@ -6,7 +6,7 @@ Areas are of one class against the rest (Fawcett, 2006), their intervals bootstr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +25,22 @@ MIN_RESAMPLES = 200
 NUM_BINS = 10
 
 Floats = NDArray[np.float64]
+Groups = NDArray[np.integer[Any]]
 
 
 def class_figures(
-    outputs: Outputs, names: Sequence[str], *, resamples: int, confidence: float, seed: int
+    outputs: Outputs,
+    names: Sequence[str],
+    *,
+    resamples: int,
+    confidence: float,
+    seed: int,
+    groups: Groups | None = None,
 ) -> ClassFigures:
     """
     Args:
         names: of the classes, by number; a class beyond them is named by its number.
+        groups: which examples are drawn together, (rows,); None: each alone.
     """
     label, predicted = outputs.label, outputs.predicted
     pairs, counts = np.unique(np.stack((label, predicted), axis=1), axis=0, return_counts=True)
@@ -52,8 +60,9 @@ def class_figures(
         if actual != taken_for and actual in shown and taken_for in shown
     )
     chosen = curve_examples(outputs)
+    together = None if groups is None else groups[chosen.rows]
     areas = {
-        each: areas_of(*chosen.of(each), resamples=resamples, confidence=confidence, seed=seed)
+        each: areas_of(*chosen.of(each), resamples=resamples, confidence=confidence, seed=seed, groups=together)
         for each in curve_classes(outputs)
     }
     known = [roc.value for roc, _ in areas.values()]
@@ -80,7 +89,12 @@ def class_figures(
         calibration=_bins(probability, came_true),
         calibration_of="" if of is None else names[of] if of < len(names) else f"class {of}",
         expected_calibration_error=_calibration_error(
-            probability, came_true, resamples=resamples, confidence=confidence, seed=seed
+            probability,
+            came_true,
+            resamples=resamples,
+            confidence=confidence,
+            seed=seed,
+            groups=groups if of is None else together,
         ),
         num_curve_examples=len(chosen.label),
     )
@@ -92,6 +106,8 @@ class CurveExamples(NamedTuple):
     label: NDArray[np.int64]
     probability: Floats
     """(examples, classes)."""
+    rows: NDArray[np.int64]
+    """Which of all they are."""
 
     def of(self, number: int) -> tuple[NDArray[np.bool_], Floats]:
         """Whether an example is of the class, and the probability of that."""
@@ -102,8 +118,8 @@ def curve_examples(outputs: Outputs) -> CurveExamples:
     assert outputs.probability is not None and outputs.probability_rows is not None
     num_kept = len(outputs.probability_rows)
     some = np.linspace(0, num_kept - 1, min(num_kept, MAX_CURVE_EXAMPLES)).astype(np.int64)
-    label = outputs.label[outputs.probability_rows[some]]
-    return CurveExamples(label, outputs.probability[some].astype(np.float64))
+    rows = outputs.probability_rows[some]
+    return CurveExamples(outputs.label[rows], outputs.probability[some].astype(np.float64), rows)
 
 
 def curve_classes(outputs: Outputs) -> list[int]:
@@ -143,7 +159,13 @@ def _by_threshold(is_of: NDArray[np.bool_], probability: Floats) -> tuple[Floats
 
 
 def areas_of(
-    is_of: NDArray[np.bool_], probability: Floats, *, resamples: int, confidence: float, seed: int
+    is_of: NDArray[np.bool_],
+    probability: Floats,
+    *,
+    resamples: int,
+    confidence: float,
+    seed: int,
+    groups: Groups | None = None,
 ) -> tuple[Interval, Interval]:
     """Area under the ROC curve, and average precision."""
     _, group = np.unique(-probability, return_inverse=True)
@@ -163,7 +185,8 @@ def areas_of(
 
     values = areas(np.ones(num_examples, dtype=np.float64))
     num_drawn = min(resamples, max(MIN_RESAMPLES, MAX_DRAWS // num_examples))
-    drawn = np.array([areas(_drawn(generator, num_examples)) for _ in range(num_drawn)])
+    numbers = _numbered(groups)
+    drawn = np.array([areas(_drawn(generator, num_examples, numbers)) for _ in range(num_drawn)])
     # A resample without the class, or of it alone, has no area.
     drawn = drawn[np.isfinite(drawn).all(axis=1)]
     ends = np.array([values, values]) if not len(drawn) else np.quantile(drawn, _ends(confidence), axis=0)
@@ -174,10 +197,16 @@ def areas_of(
     return roc, precision
 
 
-def _drawn(generator: np.random.Generator, num_examples: int) -> Floats:
-    """How often each example was drawn, with replacement."""
-    counts = np.bincount(generator.integers(num_examples, size=num_examples), minlength=num_examples)
-    return np.asarray(counts, dtype=np.float64)
+def _numbered(groups: Groups | None) -> NDArray[np.int64] | None:
+    """The same groups, counted from 0."""
+    return None if groups is None else np.unique(groups, return_inverse=True)[1]
+
+
+def _drawn(generator: np.random.Generator, num_examples: int, groups: NDArray[np.int64] | None) -> Floats:
+    """How often each example was drawn, with replacement: alone, or with all of its group."""
+    num_units = num_examples if groups is None else int(groups.max()) + 1
+    counts = np.bincount(generator.integers(num_units, size=num_units), minlength=num_units)
+    return np.asarray(counts if groups is None else counts[groups], dtype=np.float64)
 
 
 def _ends(confidence: float) -> list[float]:
@@ -218,7 +247,13 @@ def _bins(probability: Floats, came_true: NDArray[np.bool_]) -> tuple[Calibratio
 
 
 def _calibration_error(
-    probability: Floats, came_true: NDArray[np.bool_], *, resamples: int, confidence: float, seed: int
+    probability: Floats,
+    came_true: NDArray[np.bool_],
+    *,
+    resamples: int,
+    confidence: float,
+    seed: int,
+    groups: Groups | None,
 ) -> Interval:
     """Mean distance between probability and share that came true, over bins by their examples (Naeini et al., 2015).
 
@@ -230,9 +265,9 @@ def _calibration_error(
     def error(weights: Floats) -> float:
         return float(np.abs(np.bincount(places, weights=weights * gap, minlength=NUM_BINS)).sum() / weights.sum())
 
-    value = error(np.ones(num_examples, dtype=np.float64))
+    value, numbers = error(np.ones(num_examples, dtype=np.float64)), _numbered(groups)
     drawn = [
-        error(_drawn(generator, num_examples))
+        error(_drawn(generator, num_examples, numbers))
         for _ in range(min(resamples, max(MIN_RESAMPLES, MAX_DRAWS // num_examples)))
     ]
     low, high = np.quantile(drawn, _ends(confidence))

@@ -32,6 +32,10 @@ TOKENS: Final = "tokens"
 LABEL: Final = "label"
 """Payload column of what to predict, (rows, 1): a class as a whole number from 0, or a number."""
 
+KEY: Final = "key"
+"""Beside the sums of examples, which key each belongs to, counted from 0, where rows of one key go together."""
+MIN_KEYS: Final = 10
+"""Of fewer, an interval that is drawn key by key says little: of one key it has no width at all."""
 Sums = Mapping[str, NDArray[Any]]
 """One value an example, by name: `targets`; `nats`, and `bytes` of a text or `correct` of a classifier; of a number
 `squared_error`, and `variation`, its squared distance from the mean of the split."""

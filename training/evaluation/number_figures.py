@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,12 +16,21 @@ MIN_BAND_EXAMPLES = 10
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-def number_figures(outputs: Outputs, *, resamples: int, confidence: float, seed: int) -> NumberFigures:
+def number_figures(
+    outputs: Outputs,
+    *,
+    resamples: int,
+    confidence: float,
+    seed: int,
+    groups: NDArray[np.integer[Any]] | None = None,
+) -> NumberFigures:
+    """Args: groups: as `ratio_interval`; (rows,)."""
     label, error = outputs.label, outputs.predicted - outputs.label
 
-    def mean(values: NDArray[np.float64]) -> Interval:
+    def mean(values: NDArray[np.float64], of: NDArray[np.int64] | None = None) -> Interval:
+        own = groups if groups is None or of is None else groups[of]
         ones = np.ones(len(values))
-        return ratio_interval(values, ones, resamples=resamples, confidence=confidence, seed=seed)
+        return ratio_interval(values, ones, resamples=resamples, confidence=confidence, seed=seed, groups=own)
 
     bands = []
     for chosen in _bands(label):
@@ -29,8 +40,8 @@ def number_figures(outputs: Outputs, *, resamples: int, confidence: float, seed:
                 low=float(label[chosen].min()),
                 high=float(label[chosen].max()),
                 num_examples=len(own),
-                mean_error=mean(own),
-                mean_absolute_error=mean(np.abs(own)),
+                mean_error=mean(own, chosen),
+                mean_absolute_error=mean(np.abs(own), chosen),
                 rmse=float(np.sqrt(np.square(own).mean())),
             )
         )

@@ -20,18 +20,25 @@ Array = NDArray[np.float64]
 
 
 def ratio_interval(
-    numerators: ArrayLike, denominators: ArrayLike, *, resamples: int, confidence: float, seed: int
+    numerators: ArrayLike,
+    denominators: ArrayLike,
+    *,
+    resamples: int,
+    confidence: float,
+    seed: int,
+    groups: NDArray[np.integer[Any]] | None = None,
 ) -> Interval:
     """sum(numerators) / sum(denominators), such as bits over bytes, with a percentile interval over documents.
 
     Args:
         numerators, denominators: one value a document, shape (documents,).
+        groups: which documents are drawn together, for they depend on each other, (documents,); None: each alone.
 
     Raises:
         ValueError: no documents, lengths that differ, or a sum of denominators that is not positive.
     """
     columns = _columns(numerators, denominators)
-    sums, drawn = columns.sum(axis=0), _resampled_sums(columns, resamples, seed)
+    sums, drawn = columns.sum(axis=0), _resampled_sums(_grouped(columns, groups), resamples, seed)
     return _interval(sums[0] / sums[1], drawn[:, 0] / drawn[:, 1], confidence)
 
 
@@ -43,6 +50,7 @@ def paired_difference(
     resamples: int,
     confidence: float,
     seed: int,
+    groups: NDArray[np.integer[Any]] | None = None,
 ) -> Interval:
     """Challenger's ratio minus champion's, resampling documents for both at once: what they share cancels.
 
@@ -50,7 +58,7 @@ def paired_difference(
         ValueError: as `ratio_interval`.
     """
     return paired_difference_over_seeds(
-        [challenger], [champion], denominators, resamples=resamples, confidence=confidence, seed=seed
+        [challenger], [champion], denominators, resamples=resamples, confidence=confidence, seed=seed, groups=groups
     )
 
 
@@ -62,6 +70,7 @@ def paired_difference_over_seeds(
     resamples: int,
     confidence: float,
     seed: int,
+    groups: NDArray[np.integer[Any]] | None = None,
 ) -> Interval:
     """The mean of `paired_difference` over models that differ by their seeds, resampling these seeds as well.
 
@@ -79,7 +88,7 @@ def paired_difference_over_seeds(
         return (sums[..., :num_seeds] - sums[..., num_seeds:-1]) / sums[..., -1:]
 
     # One draw for both: what makes a document hard moves both ratios alike, and cancels.
-    drawn = differences(_resampled_sums(columns, resamples, seed))
+    drawn = differences(_resampled_sums(_grouped(columns, groups), resamples, seed))
     seeds = np.random.default_rng([seed, num_seeds]).integers(num_seeds, size=drawn.shape)
     over_seeds = np.take_along_axis(drawn, seeds, axis=1).mean(axis=1)
     return _interval(differences(columns.sum(axis=0)).mean(), over_seeds, confidence)
@@ -93,6 +102,14 @@ def _columns(*values: ArrayLike) -> Array:
     if not arrays[-1].sum() > 0:
         raise ValueError("the denominators' sum must be positive")
     return np.stack(arrays, axis=1)
+
+
+def _grouped(columns: Array, groups: NDArray[np.integer[Any]] | None) -> Array:
+    """Sums of each group, which is drawn as a whole (cluster bootstrap: Davison and Hinkley, 1997, section 3.8)."""
+    if groups is None:
+        return columns
+    _, numbers = np.unique(groups, return_inverse=True)
+    return np.stack([np.bincount(numbers, weights=column) for column in columns.T], axis=1)
 
 
 def _interval(value: float, drawn: Array, confidence: float) -> Interval:

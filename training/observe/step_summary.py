@@ -16,7 +16,10 @@ PARTS = ("data", "forward", "backward", "sync", "staging", "optimizer")
 
 def finite(value: Any) -> float | None:
     """None: it is no number, or none that can be counted with."""
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+    try:
+        return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+    except OverflowError:  # a whole number beyond all floats
+        return None
 
 
 class Percentiles(Frozen):

@@ -1,8 +1,8 @@
 """Rehearsal: a few steps on made-up rows, to say what a step takes and holds before anything is spent.
 
 As a process: `python -m headway.training.programs.rehearsal`, with a `RehearsalRequest` as JSON on its standard input;
-it prints a `RehearsalResult`. Ranks rehearse at the same time, since they share the machine's cores and memory, but do
-not communicate.
+it prints a `RehearsalResult`, or a `Refusal`. Ranks rehearse at the same time, since they share the machine's cores and
+memory, but do not communicate.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
+from headway.data_contracts.store import errors
 from headway.data_contracts.store.documents import Frozen
-from headway.data_contracts.store.errors import EnvironmentProblem, TrainingFailed
+from headway.data_contracts.store.errors import EnvironmentProblem, HeadwayError, TrainingFailed
 from headway.data_contracts.store.places import keep_compiled_code_private
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.shapes import DataShape
@@ -50,6 +51,16 @@ class RehearsalResult(Frozen):
     """Of parameters, by how they are updated; a line each."""
 
 
+class Refusal(Frozen):
+    """What a rank answers in place of figures, where the configuration does not fit the model."""
+
+    refused: str
+    """The error's class in `headway.data_contracts.store.errors`."""
+    what: str
+    where: str
+    advice: str
+
+
 def rehearse(request: RehearsalRequest, *, search_path: Sequence[str]) -> RehearsalResult:
     """Run all ranks of one machine side by side for a few steps.
 
@@ -58,6 +69,7 @@ def rehearse(request: RehearsalRequest, *, search_path: Sequence[str]) -> Rehear
 
     Raises:
         TrainingFailed: a rank failed; with the last line it wrote.
+        ConfigError: the model cannot be trained as the configuration asks.
         EnvironmentProblem: no answer in time.
     """
     environment = os.environ | beside_headway(search_path)
@@ -100,8 +112,14 @@ def _result(outcome: GuestOutcome) -> RehearsalResult:
     try:
         return RehearsalResult.model_validate_json(outcome.answer)
     except ValidationError:
+        pass
+    try:
+        found = Refusal.model_validate_json(outcome.answer)
+    except ValidationError:
         last = outcome.last_words or f"it ended {outcome.how}"
         raise TrainingFailed(f"the model cannot be trained as it is ({last}).", where="rehearsal") from None
+    kind: type[HeadwayError] = getattr(errors, found.refused)
+    raise kind(found.what, where=found.where, advice=found.advice)
 
 
 def measure(request: RehearsalRequest) -> RehearsalResult:
@@ -145,5 +163,13 @@ def _peak_bytes(on_cuda: bool) -> int:
     return int(torch.cuda.max_memory_allocated()) if on_cuda else host
 
 
+def _answer_to(question: str) -> str:
+    try:
+        return measure(RehearsalRequest.model_validate_json(question)).model_dump_json()
+    except HeadwayError as error:
+        refusal = Refusal(refused=type(error).__name__, what=error.what, where=error.where, advice=error.advice)
+        return refusal.model_dump_json()
+
+
 if __name__ == "__main__":
-    answer(lambda question: measure(RehearsalRequest.model_validate_json(question)).model_dump_json())
+    answer(_answer_to)

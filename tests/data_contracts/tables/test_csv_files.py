@@ -139,6 +139,42 @@ def test_a_quote_that_is_never_closed_is_found_within_bounded_memory(tmp_path: P
         rows(path, CsvOptions(max_row_bytes=1000))
 
 
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        ('a,b\n1,x\n2,"y\n3,z\n4,z\n', 3),
+        ('a,b\n1,x\n2,"y', 3),  # cut short
+        ('a,b\r\n1,"x\r\ny"\r\n2,"y""\r\n3,z\r\n', 4),
+        ('a,b\r1,x\r2,"y\r3,z\r', 3),
+        ('a,b\n1,5"\n2,"y""z"\n3,"\n4,z"x"\n5,"y""\n', 6),
+    ],
+)
+def test_a_quote_that_is_never_closed_takes_no_rows_along(tmp_path: Path, data: str, line: int) -> None:
+    columns = {"a": "int64", "b": "string"}
+    for name, written in (("a.csv", data.encode()), ("a.csv.gz", gzip.compress(data.encode()))):
+        path = write(tmp_path, written, name)
+        problem = rf"the quote that opens in line {line} is never closed"
+        with pytest.raises(DataError, match=problem):
+            list(csv_batches(path, name, CsvOptions(), columns))
+        with pytest.raises(DataError, match=problem):
+            list(csv_batches(path, name, CsvOptions(), {"a": "int64"}))
+        with pytest.raises(DataError, match=problem):
+            list(tolerant_batches(SourceSpec(uri=str(tmp_path), format="csv"), path, name, columns, []))
+
+
+def test_a_mark_of_inches_within_a_value_is_no_quote_that_opens(tmp_path: Path) -> None:
+    path = write(tmp_path, 'a "title"\nand a "mark\na,b\n1,5" pipe\n2,"x"",\ny"\n3,"x"y"\n')
+    assert [row["b"] for row in rows(path, CsvOptions(skip_rows=2))] == ['5" pipe', 'x",\ny', 'xy"']
+
+
+def test_an_open_quote_is_found_in_other_encodings_and_below_lines_that_are_passed_over(tmp_path: Path) -> None:
+    path = write(tmp_path, 'a "title\na,b\n1,\u2122\n2,"y\n3,z\n'.encode("utf-16"))
+    with pytest.raises(DataError, match="the quote that opens in line 4 is never closed"):
+        rows(path, CsvOptions(skip_rows=1, encoding="utf-16"))
+    path = write(tmp_path, 'a "title\na,b\n1,\u2122\n2,"y"\n3,z\n'.encode("utf-16"))
+    assert len(rows(path, CsvOptions(skip_rows=1, encoding="utf-16"))) == 3
+
+
 def test_a_row_of_ten_megabytes_is_read_and_a_longer_one_where_the_source_says_so(tmp_path: Path) -> None:
     path = write(tmp_path, "a,b\n1,2\n" + "x" * (10 << 20) + ",3\n")
     columns = {"a": "string", "b": "int64"}

@@ -164,10 +164,20 @@ def test_figures_that_no_flow_run_has_are_a_damage(life: Life, harm: dict[str, A
     assert accounts(life) == whole
 
 
-def test_a_ledger_that_adds_up_to_what_no_flow_run_does_costs_its_own_account_alone(life: Life) -> None:
+@pytest.mark.parametrize(
+    "harm",
+    [
+        f'"tokens":{(1 << 63) - 1}',
+        '"tokens":10,"data_s":1e308',
+        '"tokens":10,"traffic":{"all_gather":{"num_calls":1,"sent_bytes":1,"busy_s":-1e308}}',
+    ],
+)
+def test_a_ledger_that_adds_up_to_what_no_flow_run_does_costs_its_own_account_alone(life: Life, harm: str) -> None:
     killed_and_resumed(life)
     spool = life.run_dir / "attempts" / "002" / "ledger" / "rank-0.jsonl"
-    spool.write_text(spool.read_text().replace('"tokens":10,', f'"tokens":{(1 << 63) - 1},'))
+    lines = [json.loads(line) for line in spool.read_text().splitlines()]
+    harmed = [line | json.loads(f"{{{harm}}}") if line["event"] == "step" else line for line in lines]
+    spool.write_text("".join(f"{json.dumps(line)}\n" for line in harmed))
     assert list(accounts(life)) == ["a"] and account_so_far(life.workspace, "b") is None
 
 

@@ -17,7 +17,7 @@ import pytest
 import typer.main
 
 from headway.data_contracts.store.publication import Workspace
-from headway.flows.cli.command_line import PANELS, Warnings, app, command_line
+from headway.flows.cli.command_line import PANELS, Warnings, _unexpected, app, command_line
 from headway.training.launch.base.run_lock import owning
 from headway.training.launch.base.stop_request import requested_stop
 
@@ -99,8 +99,13 @@ def test_a_stop_keeps_its_reason_by_the_word_of_the_other_decisions_and_by_its_o
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
-@pytest.mark.parametrize(("arguments", "code"), [(("--version",), 0), (("retrain", "none.yaml"), 2)])
+@pytest.mark.parametrize(
+    ("arguments", "code", "closed"),
+    [
+        *((("--version",), 0, closed) for closed in ((0,), (1,), (2,), (0, 1, 2))),
+        *((("retrain", "none.yaml"), 2, closed) for closed in ((2,), (0, 1, 2))),
+    ],
+)
 def test_standard_streams_that_are_closed_are_nowhere(
     tmp_path: Path, closed: tuple[int, ...], arguments: tuple[str, ...], code: int
 ) -> None:
@@ -121,6 +126,32 @@ def test_output_that_has_no_room_is_trouble_of_the_environment() -> None:
         command = [sys.executable, "-m", "headway", "--version"]
         made = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert made.returncode == 8 and made.stderr.startswith("headway: ") and "no space left" in made.stderr.lower()
+
+
+@pytest.mark.process
+def test_a_file_that_is_larger_than_the_process_may_write_is_trouble_of_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").write_text("a,b\n" + "".join(f"{number},{number % 7}\n" for number in range(9_000)))
+    bound = ["sh", "-c", 'ulimit -f 8; exec "$@"', "sh"]
+    command = [*bound, sys.executable, "-m", "headway", "contract", "init", "data", "--name", "small"]
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert made.returncode == 8 and "larger than this process may write" in made.stderr and "ulimit -f" in made.stderr
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+    ],
+)
+def test_a_process_that_may_have_no_more_memory_is_no_defect_of_ours(
+    capsys: pytest.CaptureFixture[str], error: BaseException
+) -> None:
+    assert _unexpected(error) == 8
+    assert "may have no more memory" in capsys.readouterr().err
 
 
 @pytest.mark.process

@@ -51,7 +51,9 @@ def results(number: int, values: list[float | None]) -> list[TrialResult]:
     return made
 
 
-def compared(this: list[float | None], other: list[float | None], gap: tuple[float, float, float] | None) -> Any:
+def compared(
+    this: list[float | None], other: list[float | None], gap: tuple[float, float, float] | None, num_keys: int = 0
+) -> Any:
     verdict = None
     if gap is not None:
         value, low, high = gap
@@ -65,7 +67,8 @@ def compared(this: list[float | None], other: list[float | None], gap: tuple[flo
             greater_is_better=False,
             by_seed=(value, value),
             difference=Interval(value=value, low=low, high=high),
-            is_decided=not low <= 0 <= high or len(failed[0]) != len(failed[1]),
+            num_keys=num_keys,
+            is_decided=(not num_keys and not low <= 0 <= high) or len(failed[0]) != len(failed[1]),
         )
     settings = differing(CHANGE, BASE)
     found = SettingsComparison(settings=settings, results=(results(1, this), results(2, other)), verdict=verdict)
@@ -103,6 +106,11 @@ def test_only_what_seeds_and_examples_tell_apart_is_better_or_worse(
         {"optimizer.lr": BASE.training.optimizer.lr},
     )
     assert made.this.values == dict(enumerate(this)) and not made.is_same
+
+
+def test_rows_of_a_few_keys_leave_it_undecided_and_the_verdict_says_why() -> None:
+    made = compared([0.4, 0.4], [0.5, 0.5], (-0.1, -0.2, -0.01), num_keys=3)
+    assert made.outcome == "undecided" and made.verdict.startswith("undecided by rows of 3 keys: this less the other")
 
 
 def test_settings_that_do_not_differ_are_one_run() -> None:

@@ -105,6 +105,16 @@ def test_a_first_model_must_beat_its_baseline_beyond_doubt(difference: Interval,
     assert line(decision, "champion").status == "not evaluated"
 
 
+@pytest.mark.parametrize(("num_keys", "promote"), [(0, True), (1, False), (9, False), (10, True)])
+def test_rows_of_a_few_keys_are_too_few_to_judge_by_however_many_they_are(num_keys: int, promote: bool) -> None:
+    first = decide(PromotionSpec(), report(num_keys=num_keys, num_examples=300), FIRST)
+    assert first.promote is promote
+    if not promote:
+        assert f"too few keys to judge ({num_keys} of 300 examples, 10 at least)" in line(first, "baseline").detail
+        assert line(first, "baseline").too_few_examples
+    assert evaluated(num_keys=num_keys).promote is promote
+
+
 @pytest.mark.parametrize(("difference", "promote"), CASES)
 def test_a_challenger_must_beat_the_champion_on_the_same_examples(difference: Interval, promote: bool) -> None:
     decision = evaluated(difference=difference)
@@ -188,6 +198,21 @@ def test_a_slice_with_few_examples_is_not_judged_and_the_line_says_so() -> None:
     assert "1 not evaluated: no comparison, or fewer than 20 examples" in line(decision, "slices").detail
     assert line(evaluated(slices={"b/": (BAD, 19)}), "slices").status == "not evaluated"
     assert line(evaluated(slices={"b/": (BAD, 20)}), "slices").status == "failed"
+
+
+def test_a_slice_of_a_few_keys_neither_regresses_nor_is_better() -> None:
+    slices = {"a/": (GOOD, 30), "b/": (BAD, 30)}
+    assert evaluated(slices=slices, num_keys=40, slice_keys={"a/": 31, "b/": 9}).promote
+    assert (
+        "fewer than 20 examples or 10 keys"
+        in line(evaluated(slices=slices, num_keys=40, slice_keys={"a/": 31, "b/": 9}), "slices").detail
+    )
+    assert not evaluated(slices=slices, num_keys=40, slice_keys={"a/": 30, "b/": 10}).promote
+    few = evaluated(
+        PromotionSpec(shadow=MONTH), slices={MONTH.slice: (GOOD, 99)}, num_keys=40, slice_keys={MONTH.slice: 3}
+    )
+    assert [check.name for check in few.failed] == ["shadow"]
+    assert "too few keys to judge: the 99 examples of month = 9 are of 3, 10 at least" in few.reason
 
 
 def test_slices_turn_round_too_where_greater_is_better() -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import html
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from headway.data_contracts.store.digests import canonical_json
 from headway.data_contracts.store.documents import (
     EvaluationReport,
     Incomparable,
+    Interval,
     Link,
     Registration,
     RunSpec,
@@ -38,10 +39,11 @@ from headway.tasks.stages.register import RegistrySpec, registration_inputs
 from headway.tasks.stages.scoring import ScoringHarness
 from headway.training.config.shards import ShardSpec
 from headway.training.evaluation.measures import CLASSES, NUMBERS, TEXT, TOKEN_IDS, MetricSet
+from headway.training.evaluation.outputs import Outputs
 from headway.training.evaluation.statistics import paired_difference
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.observe.ledger import read_events
-from headway.training.programs.evaluation import Scores
+from headway.training.programs.evaluation import Details, Scores
 from tests.tasks.days import SOURCE, TABLE, Days, columns, shards_spec
 from tests.tasks.registry.test_promotion import CHALLENGER
 
@@ -64,11 +66,21 @@ class MadeUpBench(ScoringHarness):
     cut: dict[SliceBy, list[str]]
     has_changed: bool
     """Files of the source, since the snapshot."""
+    keys: np.ndarray | None = None
 
     def slices_by(
         self, slices: tuple[SliceBy, ...], today: RunSpec, examples: tuple[str, ...]
     ) -> dict[SliceBy, list[str]]:
         return self.cut
+
+    def keys_of(self, run: RunSpec, examples: tuple[str, ...]) -> np.ndarray | None:
+        return self.keys
+
+    def class_names(self, run: RunSpec) -> list[str]:
+        return []
+
+    def input_names(self, run: RunSpec) -> list[str]:
+        return []
 
     def metric_set(self, run: RunSpec) -> MetricSet:
         return self.kind
@@ -118,6 +130,7 @@ def judge(context, workspace: Workspace, register):
         theirs: Scores | str | None = None,
         cut: dict[SliceBy, list[str]] | None = None,
         has_changed: bool = False,
+        keys: np.ndarray | None = None,
         **scalars: int,
     ) -> EvaluationReport:
         (registration, _), (champion, _) = register(1, scalars=scalars), register(2)
@@ -133,6 +146,7 @@ def judge(context, workspace: Workspace, register):
             theirs=own if theirs is None else theirs,
             cut=cut or {},
             has_changed=has_changed,
+            keys=keys,
         )
         made = _evaluate(bench, SPEC, REGISTRY, checkpoint, None if theirs is None else champion)
         assert isinstance(made.document, EvaluationReport)
@@ -305,6 +319,50 @@ def test_a_slice_that_regresses_shows_however_much_better_the_model_is_on_the_wh
     nats, other, targets = (sums[chosen] for sums in (own.sums["nats"], theirs.sums["nats"], own.sums["targets"]))
     a_quarter_of_the_doubt = {"confidence": 1 - (1 - SPEC.confidence) / 4, "resamples": 800, "seed": SPEC.seed}
     assert by_slice["class 2"] == paired_difference(nats, other, targets, **a_quarter_of_the_doubt)
+
+
+def area_of(report: EvaluationReport) -> Interval:
+    assert report.class_figures is not None
+    (area,) = (each.roc_auc for each in report.class_figures.classes if each.roc_auc is not None)
+    return area
+
+
+def test_every_interval_of_rows_that_are_alike_is_drawn_key_by_key(judge) -> None:
+    """One key has all rows of a slice: its interval has no width, and is no regression."""
+    own, theirs = (scores(CLASSES, nats, baseline="class prior") for nats in (1.0, 1.3))
+    draw = np.random.default_rng(0)
+    label = np.arange(NUM_EXAMPLES) % 4 // 2
+    probability = draw.dirichlet([1, 1], NUM_EXAMPLES).astype(np.float32)
+    outputs = Outputs(
+        label=label,
+        predicted=probability.argmax(axis=1),
+        confidence=probability.max(axis=1),
+        probability_rows=np.arange(NUM_EXAMPLES),
+        probability=probability,
+    )
+    details = Details(outputs=outputs, importance=draw.normal(size=(1, 9)), importance_rows=np.arange(0, 36, 4))
+    own = replace(own, details=details)
+    keys = np.arange(NUM_EXAMPLES, dtype=np.uint64) // 4 * 7
+    keys[own.sums["nats"] < 0.6] = 99
+    keys[2::4] = 5
+    report = judge(CLASSES, own, theirs, keys=keys)
+    alone = judge(CLASSES, own, theirs)
+    assert report.num_keys == len(np.unique(keys)) and alone.num_keys == 0 and alone.slice_keys == {}
+    assert report.slice_keys["class 2"] == 1 < report.slice_keys["class 1"]
+    assert report.comparison is not None and alone.comparison is not None
+    pairs = [
+        (report.baseline_difference, alone.baseline_difference),
+        (report.comparison.difference, alone.comparison.difference),
+        (report.comparison.slices["class 2"], alone.comparison.slices["class 2"]),
+        (report.metrics["accuracy"], alone.metrics["accuracy"]),
+        (report.importances[0].increase, alone.importances[0].increase),
+        (area_of(report), area_of(alone)),
+        (report.class_figures.expected_calibration_error, alone.class_figures.expected_calibration_error),
+    ]
+    for together, apart in pairs:
+        assert together.value == apart.value and (together.low, together.high) != (apart.low, apart.high)
+    one = report.comparison.slices["class 2"]
+    assert one.high - one.low == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("num_slices", [1, 10, 200])

@@ -149,3 +149,25 @@ def test_what_ranks_are_asked_is_written_into_no_file_that_a_link_leads_to(
     with pytest.raises(IntegrityError, match="a link leads out of the workspace"):
         scoring.run_evaluation(None, LaunchSpec(), run, request, folder)  # type: ignore[arg-type]
     assert victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize("since", ["other keys", "gone"])
+def test_keys_of_held_out_rows_are_those_that_were_sharded_whatever_the_source_holds_since(
+    days: Days, since: str
+) -> None:
+    who = [f"patient {n // 3}" for n in range(NUM_ROWS)]
+    days.write(**columns(who=who))
+    spec = shards_spec(TABLE | {"standardise": False}, split_by="key", split_key="who")
+    run = days.run(spec)
+    manifest = days.workspace.load(run.manifest, ShardManifest)
+    reader = ShardReader(days.workspace, manifest, HELDOUT)
+    numbers = np.round(reader.gather(np.arange(reader.num_rows))["numeric"][:, 0]).astype(int)
+    examples = tuple(f"row {number:09d}" for number in range(reader.num_rows))
+    if since == "gone":
+        (days.context.base / "data" / "a.csv").unlink()
+    else:
+        days.write(**columns(who=[f"patient {n % 2}" for n in range(NUM_ROWS)]))
+    keys = days.bench(spec).keys_of(run, examples)
+    assert keys is not None
+    same, expected = keys[:, None] == keys, numbers[:, None] // 3 == numbers // 3
+    assert (same == expected).all() and 1 < len(np.unique(keys)) < len(keys)

@@ -60,6 +60,8 @@ class Machine:
     """Whether all are asked for before the first trains."""
     ends_at: int = 540
     """Where runs end, by converging."""
+    num_keys: int = 0
+    """Of the examples that rank."""
     trained: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """By trial: steps made in all."""
     dies_in: int = -1
@@ -137,6 +139,7 @@ class Machine:
                     greater_is_better=False,
                     figure=Interval(value=value, low=value - 0.1, high=value + 0.1),
                     num_examples=9,
+                    num_keys=self.num_keys,
                     examples_sha256=SHA256,
                 )
                 trained = self.arrived.setdefault((number, at or 540), self.reached[number])
@@ -400,6 +403,14 @@ def test_where_all_fail_by_what_is_no_trials_own_that_is_the_error_with_its_advi
     machine = Machine(by_number, fails_at=dict.fromkeys(range(1, 5), 60), failure=moved)
     with pytest.raises(IntegrityError, match=r"^[0-9a-f]{64}: its files lie elsewhere\. Work where it was\.$"):
         machine.search(spec(draws=2))
+
+
+@pytest.mark.parametrize(("num_keys", "compared"), [(0, 0), (9, 1), (10, 0)])
+def test_intervals_that_lie_apart_tell_nothing_where_rows_are_of_a_few_keys(num_keys: int, compared: int) -> None:
+    machine = Machine(lambda trial, step: 1.0 * trial.number, num_keys=num_keys)
+    machine.verdict = verdict(Interval(value=-0.05, low=-0.2, high=-0.1))
+    machine.search(spec(draws=2, rounds=1, rungs=None))
+    assert machine.compared == compared
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,12 @@ from headway.training.engine.batches import RankBatches, prefetched, prefetched_
 from headway.training.parallel.strategy import BatchShare
 
 
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some hundred batches of rows as short as these, where a block would have ten thousand."""
+    monkeypatch.setattr(block_gather, "BLOCK_BYTES", 1 << 16)
+
+
 @pytest.fixture(scope="module")
 def reader(shared_project) -> ShardReader:
     return ShardReader(shared_project.workspace, shared_project.manifest, TRAIN)

@@ -77,6 +77,32 @@ def test_very_many_classes_are_listed_within_bounds_and_the_report_says_what_is_
     assert len(found.confusions) <= 3 and found.classes[0].name.startswith("class ")
 
 
+def test_rows_of_one_key_count_as_one_in_the_intervals_of_classes_and_numbers():
+    once = outputs(60, 2)
+    rows = np.repeat(np.arange(60), 20)
+    often = Outputs(
+        label=once.label[rows],
+        predicted=once.predicted[rows],
+        confidence=once.confidence[rows],
+        probability_rows=np.arange(1200),
+        probability=once.probability[rows],
+    )
+    few, many = (class_figures(each, [], **RESAMPLING) for each in (once, often))
+    together = class_figures(often, [], **RESAMPLING, groups=rows.astype(np.uint64) * 3)
+    for of in (
+        lambda found: next(each.roc_auc for each in found.classes if each.roc_auc),
+        lambda found: found.expected_calibration_error,
+    ):
+        small, wide, same = (of(found).high - of(found).low for found in (many, few, together))
+        assert small < wide / 2 and same == pytest.approx(wide, rel=1e-6)
+    label = np.repeat(np.random.default_rng(0).normal(size=60), 20)
+    numbers = Outputs(label=label, predicted=np.zeros(1200))
+    apart, keyed = number_figures(numbers, **RESAMPLING), number_figures(numbers, **RESAMPLING, groups=rows)
+    assert keyed.mean_error.high - keyed.mean_error.low > 3 * (apart.mean_error.high - apart.mean_error.low)
+    bands = zip(keyed.bands, apart.bands, strict=True)
+    assert all(k.mean_error.high - k.mean_error.low > a.mean_error.high - a.mean_error.low for k, a in bands)
+
+
 def test_numbers_are_off_by_what_was_added_and_bands_are_of_equal_labels_together():
     label = np.repeat(np.arange(10.0), 20)
     found = number_figures(Outputs(label=label, predicted=label + 2.0), **RESAMPLING)

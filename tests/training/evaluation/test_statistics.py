@@ -104,3 +104,20 @@ def test_figures_of_one_evaluation_draw_once(monkeypatch):
 def test_scores_that_give_no_ratio_are_refused(numerators, denominators):
     with pytest.raises(ValueError, match=r"document|positive"):
         ratio_interval(numerators, denominators, **CHOICE)
+
+
+def test_documents_that_depend_on_each_other_are_drawn_together():
+    """Twenty documents of one key say as much as one of them."""
+    generator = np.random.default_rng(0)
+    of_key = 1.8 + 0.3 * generator.standard_normal(30)
+    bits, ones, keys = np.repeat(of_key, 20), np.ones(600), np.repeat(np.arange(30), 20)
+    together = ratio_interval(bits, ones, **CHOICE, groups=keys)
+    alone, apart = ratio_interval(of_key, np.ones(30), **CHOICE), ratio_interval(bits, ones, **CHOICE)
+    assert (together.low, together.high) == pytest.approx((alone.low, alone.high), abs=1e-9)
+    assert apart.high - apart.low < (together.high - together.low) / 3
+    assert together.value == apart.value, "groups move no figure"
+    shuffled = generator.permutation(600)
+    other = ratio_interval(bits[shuffled], ones, **CHOICE, groups=7 - keys[shuffled])
+    assert other.high - other.low == pytest.approx(together.high - together.low, rel=0.1)
+    pair = paired_difference(bits - 0.01, bits, ones, **CHOICE, groups=keys)
+    assert (pair.low, pair.high) == pytest.approx((-0.01, -0.01))

@@ -8,6 +8,8 @@ import pytest
 
 from tests.training.exact.rounds import Found, resumes, run
 
+pytestmark = [pytest.mark.process, pytest.mark.long]
+
 SHIPPED = ("language-model", "image-classifier", "tabular-classifier")
 EVERYWHERE = ("language-model", "fp16", "batch-norm")
 INTEGERS = ("int4", "int8", "int8-fp16", "int8-forgetful", "int8-batch-ramp", "int32")
@@ -34,6 +36,10 @@ REFUSED = {
 UNEVEN = (*EVERYWHERE, *INTEGERS, "compressed-bf16", "fp16-compressed-fp16", "batch-ramp", "sparse")
 """On three ranks, of which none has as much as another."""
 ON_FIVE = (*EVERYWHERE, "int32")
+ON_EQUAL_TWO = ("language-model", "fp16", "int8", "int8-fp16", "compressed-bf16", "fp16-compressed-fp16")
+ON_MOVING = tuple(case for case in UNEVEN if case not in ON_EQUAL_TWO or case in ("language-model", "int8"))
+ON_THREE = (*EVERYWHERE, "int4", "int8-batch-ramp", "compressed-bf16", "sparse")
+"""Enough for each case to meet two ranks, an uneven share and, of each kind, three; in the soak all meet all."""
 MOVING = {"0": [1, 1], "1": [1, 3], "2": [7, 1], "4": [1, 1]}
 """By step, how fast two ranks are from then on."""
 SIZES = [
@@ -47,10 +53,12 @@ SEED = random.randrange(2**32)
 
 @pytest.fixture(scope="module", params=SIZES)
 def rounds(request, tmp_path_factory) -> dict[str, list[Found]]:
+    is_soak = 8 in request.param
+    on_two, on_three, on_moving = (ON_TWO, UNEVEN, UNEVEN) if is_soak else (ON_EQUAL_TWO, ON_THREE, ON_MOVING)
     jobs = {
         **{
             f"{size}": {"world_size": size, "cases": dict.fromkeys(cases, (0, NUM_STEPS))}
-            for size, cases in ((1, SAME_BITS), (2, ON_TWO), (4, SAME_BITS), (8, EVERYWHERE))
+            for size, cases in ((1, SAME_BITS), (2, on_two), (4, SAME_BITS), (8, EVERYWHERE))
             if size in request.param
         },
         "2 x 2": {
@@ -63,14 +71,14 @@ def rounds(request, tmp_path_factory) -> dict[str, list[Found]]:
             "levels": {"host": 2, "rack": 2, "racks": 2},
             "cases": dict.fromkeys(IN_RACKS, (0, NUM_STEPS)),
         },
-        "3": {"world_size": 3, "cases": dict.fromkeys(UNEVEN, (0, NUM_STEPS))},
+        "3": {"world_size": 3, "cases": dict.fromkeys(on_three, (0, NUM_STEPS))},
         "5": {"world_size": 5, "cases": dict.fromkeys(ON_FIVE, (0, NUM_STEPS)), "speeds": {"0": [1, 1, 3, 1, 1]}},
         "3 x 2": {
             "world_size": 6,
             "levels": {"host": 2, "hosts": 3},
             "cases": dict.fromkeys(ON_FIVE, (0, NUM_STEPS)),
         },
-        "moving": {"world_size": 2, "cases": dict.fromkeys(UNEVEN, (0, NUM_STEPS)), "speeds": MOVING},
+        "moving": {"world_size": 2, "cases": dict.fromkeys(on_moving, (0, NUM_STEPS)), "speeds": MOVING},
         "fast": {"world_size": 2, "cases": dict.fromkeys(("batch-norm-fast", "batch-norm-sharded"), (0, 1))},
         "one step": {"world_size": 1, "cases": {"batch-norm": (0, 1)}},
         "refused": {"world_size": 1, "cases": dict.fromkeys(REFUSED, (0, 1))},
@@ -83,7 +91,6 @@ def rounds(request, tmp_path_factory) -> dict[str, list[Found]]:
     return dict(zip(jobs, run(tmp_path_factory.mktemp("rounds"), list(jobs.values())), strict=True))
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("case", SAME_BITS)
 def test_weights_moments_losses_norms_and_scales_have_the_same_bits_on_any_number_of_ranks(rounds, case):
     alone = rounds["1"][0][case]
@@ -94,19 +101,16 @@ def test_weights_moments_losses_norms_and_scales_have_the_same_bits_on_any_numbe
                     assert rank[case][what] == alone[what], f"{what} on {size} ranks"
 
 
-@pytest.mark.process
 def test_the_noise_of_gradients_is_measured_in_every_step_that_is_taken(rounds):
     for case, found in rounds["1"][0].items():
         assert found["scalars"]["gradient_noise_steps"] == NUM_STEPS - found["num_skipped"], case
         assert found["scalars"]["gradient_noise_variance"] > 0, case
 
 
-@pytest.mark.process
 def test_different_cases_have_different_bits(rounds):
     assert len({found["digest"] for found in rounds["1"][0].values()}) == len(SAME_BITS)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("case", [*EVERYWHERE, *INTEGERS])
 def test_a_run_resumed_at_random_steps_on_other_numbers_of_ranks_ends_with_the_same_bits(rounds, case):
     how = "resumed integers" if case in INTEGERS else "resumed"
@@ -117,7 +121,6 @@ def test_a_run_resumed_at_random_steps_on_other_numbers_of_ranks_ends_with_the_s
     assert losses == alone["losses"]
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("case", ["batch-norm-fast", "batch-norm-sharded"])
 def test_batch_statistics_of_meshes_are_those_of_all_replicas_too(rounds, case):
     one, other = (rank[case]["buffers"] for rank in rounds["fast"])
@@ -128,7 +131,6 @@ def test_batch_statistics_of_meshes_are_those_of_all_replicas_too(rounds, case):
         assert one[name] == pytest.approx(values, rel=1e-5, abs=1e-7), name
 
 
-@pytest.mark.process
 def test_steps_that_overflow_in_fp16_are_skipped_by_all_ranks(rounds):
     for case in ("fp16", "fp16-compressed-fp16", "int8-fp16"):
         for size in ("1", "2", "4"):
@@ -136,7 +138,6 @@ def test_steps_that_overflow_in_fp16_are_skipped_by_all_ranks(rounds):
         assert 0 < rounds["1"][0][case]["num_skipped"] < NUM_STEPS
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(("case", "message"), REFUSED.items())
 def test_what_would_depend_on_the_number_of_ranks_is_refused_by_name(rounds, case, message):
     (found,) = rounds["refused"]
@@ -145,7 +146,6 @@ def test_what_would_depend_on_the_number_of_ranks_is_refused_by_name(rounds, cas
     assert found[case]["error"].startswith("ConfigError: ")
 
 
-@pytest.mark.process
 def test_every_collective_is_counted_and_compression_halves_its_bytes(rounds):
     assert rounds["1"][0]["language-model"]["traffic"] == {}
     for size, kind in (("2", "all_reduce"), ("4", "all_to_all")):
@@ -156,7 +156,6 @@ def test_every_collective_is_counted_and_compression_halves_its_bytes(rounds):
         assert plain["all_gather"][0] > 0, "losses are gathered"
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(("case", "share"), [("language-model", 1.0), ("compressed-bf16", 0.5)])
 def test_a_host_of_two_ranks_sends_each_sum_to_other_hosts_once(rounds, case, share):
     """On one level each of its ranks sends as much to other hosts as a host does on two."""
@@ -168,7 +167,6 @@ def test_a_host_of_two_ranks_sends_each_sum_to_other_hosts_once(rounds, case, sh
     assert sent_bytes["all_to_all/host"] == sent_bytes["all_gather/host"] > 0
 
 
-@pytest.mark.process
 def test_whole_numbers_send_a_quarter_of_the_bytes(rounds):
     """And for each block of 64 a scale of 4 bytes."""
     plain, integers = (rounds["4"][0][case]["traffic"] for case in ("language-model", "int8"))
@@ -177,7 +175,6 @@ def test_whole_numbers_send_a_quarter_of_the_bytes(rounds):
     assert integers / plain == pytest.approx(0.25 + 1 / 64, rel=0.01)
 
 
-@pytest.mark.process
 def test_to_make_up_the_whole_state_only_residuals_travel(rounds):
     """Weights and moments lie on every rank."""
     for size in ("2", "4"):
@@ -187,8 +184,6 @@ def test_to_make_up_the_whole_state_only_residuals_travel(rounds):
             assert 0 < rank["int8"]["broadcast_bytes"] < rank["int8"]["state_bytes"] / 2
 
 
-@pytest.mark.long
-@pytest.mark.process
 def test_a_compiled_model_gives_the_same_bits_on_any_number_of_ranks_and_about_those_of_an_eager_one(tmp_path):
     cases = {"compiled": (0, 2), "perceptron": (0, 2)}
     (alone,), two = run(tmp_path, [{"world_size": size, "cases": cases} for size in (1, 2)])

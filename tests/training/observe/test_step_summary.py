@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from headway.training.observe.step_summary import quantile, summarise_steps
+from headway.training.observe.step_summary import finite, quantile, summarise_steps
 
 
 def step(duration_s: float, **fields):
@@ -82,3 +82,8 @@ def test_without_a_step_there_is_no_summary():
 @pytest.mark.parametrize(("fraction", "expected"), [(0.0, 1), (0.25, 1), (0.5, 2), (0.51, 3), (1.0, 4)])
 def test_a_quantile_is_one_of_the_values(fraction, expected):
     assert quantile([4, 2, 3, 1], fraction) == expected
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), math.nan, math.inf, "1", None])
+def test_what_cannot_be_counted_with_is_none(value):
+    assert finite(value) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 LARGE = {"name": "language-model", "model": {"width": 512, "depth": 4, "heads": 4, "hidden": 1024}}
 NUM_PARAMETERS = 4 * (4 * 512 * 512 + 3 * 512 * 1024)
@@ -22,7 +22,6 @@ def test_one_rank_alone_runs_out_of_memory(train):
     assert "can't allocate memory" in large(train, 1, LIMIT_BYTES)["out_of_memory"]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "mesh",
     [

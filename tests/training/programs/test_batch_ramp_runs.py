@@ -88,7 +88,7 @@ def test_the_batch_doubles_twice_and_each_change_is_told_with_its_accumulation(r
     assert num_samples == sum(sizes.values()) and scalars["tokens_seen"] == sum(tokens.values())
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("world_size", [3, *(pytest.param(even, marks=pytest.mark.soak) for even in (2, 4))])
 def test_it_comes_to_the_same_bits_on_any_number_of_ranks(runs, undisturbed, tmp_path, world_size):
     assert runs.train(tmp_path, world_size=world_size) == [0] * world_size, runs.project.log(tmp_path)
     assert runs.came_to(tmp_path) == runs.came_to(undisturbed)

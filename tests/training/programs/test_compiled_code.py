@@ -41,6 +41,7 @@ def test_a_folder_that_another_user_made_where_torch_looks_gets_no_compiled_code
     assert list((tmp_path / "cache" / "headway" / "torch").rglob("*.so"))
 
 
+@pytest.mark.long
 def test_a_file_that_another_user_made_where_torch_looks_keeps_no_run_from_starting(tmp_path: Path) -> None:
     (tmp_path / f"torchinductor_{getpass.getuser()}").write_text("")
     run(

@@ -165,6 +165,7 @@ def test_a_device_that_is_not_here_refuses_nothing(tried: Tried) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("helpers_are_forks")
 @pytest.mark.parametrize(
     ("deed", "problem"),
     [

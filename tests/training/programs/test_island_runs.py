@@ -81,6 +81,7 @@ def test_who_is_asked_to_stop_ends_its_round_and_keeps_it(project, tiny_training
     assert digest(tmp_path) == alone
 
 
+@pytest.mark.long
 def test_islands_of_a_slow_rank_move_with_their_moments_and_no_bit_changes(project, tiny_training, tmp_path, until):
     changes = {"max_steps": 4 * EVERY_STEPS, "sync": {"every_steps": 2, "movements": "int8", "delay_steps": 1}}
     run = project.publish_run(apart(tiny_training, **changes))

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.data_contracts.store.errors import EnvironmentProblem, TrainingFailed
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, TrainingFailed
+from headway.training.config.communication_spec import SyncSpec
 from headway.training.config.shapes import ImageShape, TabularNumberShape, TabularShape, TokenShape
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 from headway.training.launch.base.process_tree import descendants
@@ -60,6 +61,18 @@ def test_every_shipped_recipe_can_be_rehearsed(name, shape) -> None:
     assert measure(RehearsalRequest(training=training, shape=shape, world_size=1)).num_parameters > 0
 
 
+def test_what_the_configuration_asks_of_the_model_in_vain_is_said_as_a_retrain_says_it() -> None:
+    training = TrainingSpec(
+        recipe=RecipeSpec(model=MODEL),
+        global_batch_sequences=8,
+        micro_batch_sequences=2,
+        sync=SyncSpec(every_steps=64, fragments=64, islands=2),
+    )
+    with pytest.raises(ConfigError, match=r"64 fragments of a model .* 9 tensors\. Say 9 or fewer") as raised:
+        rehearse(RehearsalRequest(training=training, shape=SHAPE, world_size=2), search_path=())
+    assert raised.value.where == "training.sync.fragments"
+
+
 @pytest.mark.usefixtures("helpers_are_forks")
 def test_a_larger_share_of_the_batch_takes_longer(tmp_path: Path) -> None:
     recipe = own_recipe(
@@ -73,7 +86,7 @@ def test_a_larger_share_of_the_batch_takes_longer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "error", "problem"),
     [
-        ("raise ValueError('heads of clay')", TrainingFailed, "heads of clay"),
+        ("raise ValueError('heads of clay')", ConfigError, r"own_recipe\.py:7 .*: heads of clay"),
         ("os.kill(os.getpid(), signal.SIGKILL)", EnvironmentProblem, "want of memory"),
         ("print('so'); os.write(2, b'\\xff' + b'x' * 999_999); os._exit(0)", TrainingFailed, r"\(x{299}…\)"),
     ],

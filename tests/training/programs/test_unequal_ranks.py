@@ -74,6 +74,7 @@ def alone(shared_project, tiny_training, tmp_path_factory) -> dict[str, str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["plain", "int8"])
 def test_a_rank_that_is_slow_has_less_to_do_and_no_bit_changes(project, tiny_training, alone, tmp_path, until, name):
     changes = {"gradient_compression": INT8} if name == "int8" else {}
@@ -97,37 +98,43 @@ def test_a_rank_that_is_slow_has_less_to_do_and_no_bit_changes(project, tiny_tra
     assert digest(tmp_path) == alone[name]
 
 
-def test_given_speeds_share_a_batch_out_from_the_first_step_and_no_bit_changes(project, tiny_training, alone, tmp_path):
+@pytest.fixture(scope="module")
+def with_speeds(shared_project, tiny_training, tmp_path_factory) -> dict[str, Path]:
+    """Some steps of three ranks whose speeds are given, by mode; and of one rank."""
     speeds = [{protocol.SPEEDS: json.dumps({"": speed})} for speed in (1, 5, 2)]
-    run = project.publish_run(longer(tiny_training))
-    assert project.train(run, tmp_path, world_size=3, of_ranks=speeds) == [0] * 3, project.log(tmp_path)
-    assert [events(project, tmp_path, "step", rank)[0]["relative_share"] for rank in range(3)] == [3 / 8, 15 / 8, 6 / 8]
-    assert digest(tmp_path) == alone["plain"]
+    found = {}
+    for name, mode, of_ranks in (("exact", "exact", speeds), ("fast", "fast", speeds), ("alone", "exact", speeds[:1])):
+        found[name] = tmp_path_factory.mktemp(name)
+        run = shared_project.publish_run(longer(tiny_training, parallel={"mode": mode}, max_steps=5))
+        codes = shared_project.train(run, found[name], world_size=len(of_ranks), of_ranks=of_ranks)
+        assert codes == [0] * len(of_ranks), shared_project.log(found[name])
+    return found
 
 
+def test_given_speeds_share_a_batch_out_from_the_first_step_and_no_bit_changes(project, with_speeds):
+    shares = [events(project, with_speeds["exact"], "step", rank)[0]["relative_share"] for rank in range(3)]
+    assert shares == [3 / 8, 15 / 8, 6 / 8]
+    assert digest(with_speeds["exact"]) == digest(with_speeds["alone"])
+
+
+def test_in_fast_mode_replicas_have_unequal_shares_too_and_train_to_about_the_same(project, with_speeds):
+    exact, fast = (
+        [event["loss"] for event in events(project, with_speeds[mode], "step")] for mode in ("exact", "fast")
+    )
+    assert fast == pytest.approx(exact, rel=1e-4)
+
+
+@pytest.mark.long
 def test_exact_mode_refuses_ranks_whose_machines_compute_other_bits_and_fast_mode_takes_them(
     project, tiny_training, tmp_path
 ):
     unlike = [{}, {"ATEN_CPU_CAPABILITY": "default"}]
     run = project.publish_run(tiny_training)
-    # Fresh, since torch looks at its processor once, as it is imported.
-    ranks = project.start(run, tmp_path / "exact", world_size=2, fresh=True, of_ranks=unlike)
+    # One is fresh, since torch looks at its processor once, as it is imported.
+    ranks = project.start(run, tmp_path / "exact", world_size=2, fresh=[1], of_ranks=unlike)
     assert [rank.wait(120) for rank in ranks] == [ConfigError.exit_code] * 2
     message = project.log(tmp_path / "exact")
     assert "ranks 0 and 1 compute with other bits (cpu_capability " in message and "parallel: {mode: fast}" in message
     fast = tiny_training.model_copy(update={"parallel": ParallelSpec(mode="fast")})
-    ranks = project.start(project.publish_run(fast), tmp_path / "fast", world_size=2, fresh=True, of_ranks=unlike)
+    ranks = project.start(project.publish_run(fast), tmp_path / "fast", world_size=2, fresh=[1], of_ranks=unlike)
     assert [rank.wait(120) for rank in ranks] == [0, 0], project.log(tmp_path / "fast")
-
-
-def test_in_fast_mode_replicas_have_unequal_shares_too_and_train_to_about_the_same(project, tiny_training, tmp_path):
-    speeds = [{protocol.SPEEDS: json.dumps({"": speed})} for speed in (1, 5, 2)]
-    losses = []
-    for mode in ("exact", "fast"):
-        training = longer(tiny_training, parallel={"mode": mode}, max_steps=5)
-        run_dir = tmp_path / mode
-        codes = project.train(project.publish_run(training), run_dir, world_size=3, of_ranks=speeds)
-        assert codes == [0] * 3, project.log(run_dir)
-        losses.append([event["loss"] for event in events(project, run_dir, "step")])
-    exact, fast = losses
-    assert fast == pytest.approx(exact, rel=1e-4)

@@ -87,7 +87,7 @@ def test_a_run_stopped_by_sigterm_exits_75_with_a_checkpoint_and_continues_to_th
 
 
 def test_a_rank_that_waits_for_its_peers_at_the_start_stops_at_once(project, until, tmp_path):
-    ranks = project.start(project.publish_run(), tmp_path, world_size=2, fresh=True, HEADWAY_STOP_GRACE_S="6000")
+    ranks = project.start(project.publish_run(), tmp_path, world_size=2, fresh=[1], HEADWAY_STOP_GRACE_S="6000")
     ranks[1].send_signal(signal.SIGSTOP)  # it never comes to the rendezvous
     until(lambda: any(e["event"] == "rendezvous.begin" for e in project.events(tmp_path)), what="the rendezvous")
 
@@ -269,7 +269,7 @@ def test_an_impossible_world_is_refused_with_the_numbers(project, tmp_path):
         pytest.param(2, {}, id="exact"),
         pytest.param(2, {"mode": "fast"}, id="replicated"),
         pytest.param(2, {"mode": "fast", "shard": 2}, id="sharded"),
-        pytest.param(2, {"mode": "fast", "tensor": 2}, id="tensor"),
+        pytest.param(2, {"mode": "fast", "tensor": 2}, id="tensor", marks=pytest.mark.long),
         pytest.param(2, {"mode": "fast", "pipeline": 2}, id="pipeline"),
     ],
 )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
+import sys
 import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +18,9 @@ from headway.training.launch.base.ports import free_port
 from headway.training.ranks.communication import Collectives, gang_levels
 from headway.training.ranks.distributed import choose_device, init_process_group
 from tests.waiting import DEADLINE_S
+from tests.warm_programs import Program
+
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(
@@ -43,6 +49,19 @@ def test_no_two_ranks_of_a_machine_share_a_gpu(monkeypatch: pytest.MonkeyPatch, 
 TIMEOUT_S = 10
 
 
+def ended(of_rank: Callable[[int, int], None], world_size: int) -> list[int]:
+    """Exit codes of ranks that do this. What other tests left in this process, threads above all, is none of theirs."""
+    port = free_port()
+    code = f"from {__name__} import {of_rank.__name__}; {of_rank.__name__}({{}}, {port})"
+    ranks = [Program([sys.executable, "-c", code.format(rank)], cwd=REPOSITORY) for rank in range(world_size)]
+    try:
+        return [process.wait(DEADLINE_S) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+
+
 def come_late_to_meetings(rank: int, port: int) -> None:
     place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ.update(place | {"GLOO_SOCKET_IFNAME": "lo"})
@@ -58,42 +77,31 @@ def come_late_to_meetings(rank: int, port: int) -> None:
 
 @pytest.mark.process
 def test_outside_of_steps_ranks_wait_for_one_that_reads_or_writes_for_longer_than_a_collective_may_take():
-    port = free_port()
-    # No fork: what other tests left in this process, threads above all, is none of a rank's.
-    fresh = multiprocessing.get_context("spawn")
-    ranks = [fresh.Process(target=come_late_to_meetings, args=(rank, port)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(DEADLINE_S)
-    assert [process.exitcode for process in ranks] == [0, 0]
+    assert ended(come_late_to_meetings, 2) == [0, 0]
 
 
-def miss_a_collective(rank: int, port: int, has_failed) -> None:
+def miss_a_collective(rank: int, port: int) -> None:
     place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ.update(place | {"GLOO_SOCKET_IFNAME": "lo", protocol.COLLECTIVE_TIMEOUT_S: str(TIMEOUT_S)})
     torch.set_num_threads(1)
-    with contextlib.suppress(RuntimeError), init_process_group(rank=rank, world_size=2) as process_group:
+    with contextlib.suppress(_OfNoUse), init_process_group(rank=rank, world_size=2) as process_group:
+        meeting = torch.distributed.distributed_c10d._get_default_store()
         if rank == 0:
             collectives = Collectives(process_group)
             with pytest.raises(RuntimeError, match=r"[Tt]imed out"):
                 collectives.wait(collectives.all_reduce(torch.ones(2)))
-            has_failed.set()
-        has_failed.wait(DEADLINE_S)
-        raise RuntimeError("the group is of no use any more")
+            meeting.set("has failed", b"")
+        meeting.wait(["has failed"], timedelta(seconds=DEADLINE_S))
+        raise _OfNoUse
+
+
+class _OfNoUse(RuntimeError):
+    """The group is, once a collective failed."""
 
 
 @pytest.mark.process
 def test_a_rank_that_waits_within_a_step_for_longer_than_it_was_told_fails():
-    port, fresh = free_port(), multiprocessing.get_context("spawn")
-    has_failed = fresh.Event()
-    ranks = [fresh.Process(target=miss_a_collective, args=(rank, port, has_failed)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(DEADLINE_S)
-    assert has_failed.is_set()
-    assert [process.exitcode for process in ranks] == [0, 0]
+    assert ended(miss_a_collective, 2) == [0, 0]
 
 
 def meet_on_unequal_hosts(rank: int, port: int) -> None:
@@ -112,10 +120,4 @@ def meet_on_unequal_hosts(rank: int, port: int) -> None:
 
 @pytest.mark.long
 def test_ranks_that_see_other_levels_than_their_peers_meet_on_one():
-    port, fresh = free_port(), multiprocessing.get_context("spawn")
-    ranks = [fresh.Process(target=meet_on_unequal_hosts, args=(rank, port), daemon=True) for rank in range(4)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(DEADLINE_S)
-    assert [process.exitcode for process in ranks] == [0] * 4
+    assert ended(meet_on_unequal_hosts, 4) == [0] * 4

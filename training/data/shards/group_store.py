@@ -105,9 +105,9 @@ def find_group(workspace: Workspace, key: str, digests: FileDigests) -> GroupRec
                 return None
             record = GroupRecord.model_validate(value["record"])
             for part in record.parts:
-                for shard in part.group.shards:
+                for file in part.group.files:
                     # The files as well: a shard may have been deleted, or damaged, since.
-                    stages.check_file(workspace, shard.file, digests)
+                    stages.check_file(workspace, file, digests)
     except (IntegrityError, DataError, ValueError, KeyError, TypeError, FileNotFoundError, NotADirectoryError):
         return None
     # A group that was cleaned away meanwhile is encoded again.
@@ -183,7 +183,7 @@ class PartBuilder:
                 labels[:] += np.bincount(payloads[LABEL].view("<i4")[:, 0], minlength=layout.num_classes)
             return payloads
 
-        with _published(self._workspace, relative) as writer:
+        with published(self._workspace, relative) as writer:
             row_groups = write_shard(
                 writer, layout.columns, gather, last - first, layout.rows_per_row_group, layout.codec
             )
@@ -198,7 +198,7 @@ class PartBuilder:
 
 
 @contextlib.contextmanager
-def _published(workspace: Workspace, relative: str) -> Iterator[DigestingWriter]:
+def published(workspace: Workspace, relative: str) -> Iterator[DigestingWriter]:
     """A writer whose file appears whole when the body ends well, and not at all otherwise."""
     # Unbuffered: the digesting writer is given whole pages, and a buffer would copy each.
     with workspace.staged(relative) as staging, staging.open("wb", buffering=0) as stream:

@@ -12,10 +12,10 @@ from headway.data_contracts.store.documents import FittedState, ShardGroup, Stor
 from headway.data_contracts.store.errors import ConfigError, DataError, EncodingRefused
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.store.published_files import FileDigests
-from headway.training.config.shards import ShardSpec
+from headway.training.config.shards import HELDOUT, ShardSpec
 from headway.training.data.encode.blocks import EncodedBlock, SourceBlock
 from headway.training.data.encode.encoders import SOURCES, libraries, load_encoder
-from headway.training.data.encode.protocol import Encoder, EncoderStream, ExternalResource
+from headway.training.data.encode.protocol import Encoder, EncoderStream, ExternalResource, RowByRow
 from headway.training.data.shards.bucket_shuffle import BucketShuffle
 from headway.training.data.shards.group_store import (
     GroupRecord,
@@ -25,6 +25,7 @@ from headway.training.data.shards.group_store import (
     find_group,
     store_group,
 )
+from headway.training.data.shards.heldout_keys import SHARE_OF_BUFFER, HeldoutKeys
 from headway.training.data.shards.parquet_payload import payload_of
 from headway.training.data.shards.row_blocks import blocks_of
 from headway.training.data.shards.skew import refuse_unjudgeable
@@ -32,8 +33,8 @@ from headway.training.data.shards.splits import GroupTask
 from headway.training.data.splitmix import hash_text, mix
 
 CODE = (
-    *("shards/bucket_shuffle", "shards/group_store", "shards/group_writer", "shards/parquet_payload"),
-    *("shards/row_blocks", "shards/splits", "shards/thrift_compact", "splitmix"),
+    *("shards/bucket_shuffle", "shards/group_store", "shards/group_writer", "shards/heldout_keys"),
+    *("shards/parquet_payload", "shards/row_blocks", "shards/splits", "shards/thrift_compact", "splitmix"),
     *("encode/blocks", "encode/encoders", "encode/source_columns"),
 )
 """Modules of `training/data` that decide bytes whatever the encoder: their source is part of a group's key."""
@@ -120,12 +121,23 @@ class GroupWriter:
     def _part(self, task: GroupTask, split: str) -> _Part:
         # The memory is shared out as rows will be, so that all splits spill about equally.
         share = 1.0 if len(task.splits) == 1 else self._spec.share_of(split)
-        shuffle = BucketShuffle(self.columns, int(self._buffer_bytes * share), self._scratch)
+        buffer_bytes = int(self._buffer_bytes * share)
         stream = self._encoder.stream(row_seed(self._spec, task.group, split))
-        return _Part(split, self._encoder, stream, shuffle, len(task.members))
+        keys = None
+        if split == HELDOUT and self._spec.split_key is not None:
+            keys_bytes = int(buffer_bytes * SHARE_OF_BUFFER)
+            buffer_bytes -= keys_bytes
+            # Other encoders pack: rows of theirs are pieces of documents, which are the examples.
+            in_row_order = isinstance(stream, RowByRow)
+            keys = HeldoutKeys(self._spec, in_row_order=in_row_order, buffer_bytes=keys_bytes, scratch=self._scratch)
+        shuffle = BucketShuffle(self.columns, buffer_bytes, self._scratch)
+        return _Part(split, self._encoder, stream, shuffle, len(task.members), keys)
 
     def _stored(self, key: str, task: GroupTask, part: _Part, first_shard: int) -> PartBuilder:
         part.finish()
+        keys = None
+        if part.keys is not None and any(part.num_samples):
+            keys = part.keys.store(self._workspace, f"shards/{key}/{part.split}.keys")
         group = ShardGroup(
             group=task.group,
             name=task.name,
@@ -135,6 +147,7 @@ class GroupWriter:
             documents=tuple(member.path for member in task.members),
             samples_by_document=tuple(part.num_samples),
             shards=(),
+            keys=keys,
         )
         rows = part.shuffle.finish()
         return PartBuilder(self._workspace, self._layout, key, group, rows, self._pool, first_shard)
@@ -144,13 +157,21 @@ class _Part:
     """One split's rows of a group on their way through the encoder into the shuffle."""
 
     def __init__(
-        self, split: str, encoder: Encoder, stream: EncoderStream, shuffle: BucketShuffle, num_members: int
+        self,
+        split: str,
+        encoder: Encoder,
+        stream: EncoderStream,
+        shuffle: BucketShuffle,
+        num_members: int,
+        keys: HeldoutKeys | None,
     ) -> None:
-        self.split, self.shuffle, self.num_samples = split, shuffle, [0] * num_members
+        self.split, self.shuffle, self.num_samples, self.keys = split, shuffle, [0] * num_members, keys
         self._columns, self._stream = encoder.columns, stream
 
     def push(self, place: int, block: SourceBlock) -> None:
         self.num_samples[place] += len(block.ids)
+        if self.keys is not None:
+            self.keys.add(block)
         try:
             for encoded in self._stream.push(block):
                 self._add(encoded)

@@ -199,18 +199,47 @@ def _first_validating(spec: ShardSpec) -> float:
 
 def _key_hashes(source: SourceRows, batch: Any, key: str, salt: str) -> NDArray[np.uint64]:
     """64 bits for each row's key: equal keys, equal bits, whatever the file, batch or width of the type."""
+    from pyarrow import types
+
+    column = _keys_in(source.path, batch, key)
+    if types.is_integer(column.type):
+        seed = np.uint64(hash_text("split-number", salt))
+        # Two rounds with a seed in between, so that keys in a row do not fall on one side.
+        return splitmix64(splitmix64(column.to_numpy().astype(np.uint64)) ^ seed)
+    return _of_distinct(column, lambda value: hash_text("split-text", salt, value))
+
+
+def key_digests(path: str, batch: Any, key: str, salt: str) -> NDArray[np.uint64]:
+    """64 bits for each row's key that tell equal keys from others, and not what a key is: of numbers, too.
+
+    Args:
+        path: of the rows' file, for the message.
+
+    Raises:
+        DataError: as `rows_by_split`.
+    """
+    from pyarrow import types
+
+    column = _keys_in(path, batch, key)
+    # A text `7` is another key than the number, as it is for the split.
+    purpose = "key-number" if types.is_integer(column.type) else "key-text"
+    return _of_distinct(column, lambda value: hash_text(purpose, salt, str(value)))
+
+
+def _keys_in(path: str, batch: Any, key: str) -> Any:
+    """The column of keys as whole numbers or texts, in an Arrow array."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import types
 
     from headway.training.data.encode.source_columns import column_of, plain
 
-    column = plain(column_of(batch, key, source.path))
+    column = plain(column_of(batch, key, path))
     # A null has no hash that means anything; all nulls on one side would be a split by absence.
     if column.null_count:
         raise DataError(
             f"column {key!r} decides the split and is null in a row.",
-            where=source.path,
+            where=path,
             advice="Quarantine such rows in the contract, or split by another key.",
         )
     if types.is_date32(column.type):
@@ -218,21 +247,23 @@ def _key_hashes(source: SourceRows, batch: Any, key: str, salt: str) -> NDArray[
     # As whole numbers: the same day or moment has one hash, whatever the column's type.
     elif types.is_date64(column.type) or types.is_timestamp(column.type):
         column = pc.cast(column, pa.int64())
-    if types.is_integer(column.type):
-        seed = np.uint64(hash_text("split-number", salt))
-        # Two rounds with a seed in between, so that keys in a row do not fall on one side.
-        return splitmix64(splitmix64(column.to_numpy().astype(np.uint64)) ^ seed)
-    if types.is_string(column.type):
-        # Each distinct text is hashed once; a column of keys repeats few.
-        encoded = pc.dictionary_encode(column)
-        found = [hash_text("split-text", salt, value) for value in encoded.dictionary.to_pylist()]
-        hashes: NDArray[np.uint64] = np.array(found, dtype=np.uint64)[encoded.indices.to_numpy()]
-        return hashes
+    if types.is_integer(column.type) or types.is_string(column.type):
+        return column
     raise DataError(
         f"column {key!r} is {column.type}; a split can be by whole numbers, texts, dates or timestamps.",
-        where=source.path,
+        where=path,
         advice="Name another column in shards.split_key.",
     )
+
+
+def _of_distinct(column: Any, hashed: Callable[[Any], int]) -> NDArray[np.uint64]:
+    import pyarrow.compute as pc
+
+    # Each distinct value is hashed once; a column of keys repeats few.
+    encoded = pc.dictionary_encode(column)
+    hashes = np.array([hashed(value) for value in encoded.dictionary.to_pylist()], dtype=np.uint64)
+    found: NDArray[np.uint64] = hashes[encoded.indices.to_numpy()]
+    return found
 
 
 def _threshold(fraction: float) -> int:

@@ -106,7 +106,7 @@ class _OwnerSpool:
             # A flow copies the events of its jobs; read in both places, each would appear twice.
             if "attempt" not in event or ("job" in event) != self._is_jobs:
                 continue
-            self._folder = Path(event.get("folder", self._folder))
+            self._folder = Path(event.get("folder") or self._folder)
             # By its name: the workspace may have moved.
             _, is_ours, inner = self._folder.as_posix().partition(f"/{run_dir.name}/")
             if is_ours and event["event"] not in OF_RECORDS:

@@ -142,6 +142,8 @@ class _Rounds:
         if event.get("ends_round") is False:
             return None
         taken, self._apart = self._apart, []
+        if len(taken) == 1:
+            return parts
         return {part: statistics.fmean(each[part] for each in taken) for part in parts}
 
 
@@ -204,7 +206,7 @@ def _second_of(part: str) -> Callable[[Parts], float]:
 
 
 def _work_s(parts: Parts) -> float:
-    return sum(parts[part] for part in WORK)
+    return sum(map(parts.__getitem__, WORK))  # for each rank and step of two windows: a supervisor's main work
 
 
 def _wait_s(parts: Parts) -> float:
@@ -235,7 +237,7 @@ class StragglerDetector:
     def take(self, rank: int, event: Event) -> Straggler | None:
         """Returns who is slow, when that is news."""
         if event["event"] == "model":
-            self._num_stages = int(event.get("num_stages", 1))
+            self._num_stages = int(event.get("num_stages") or 1)
             self.may_balance = bool(event.get("has_whole_model", False))
         if (parts := self._rounds[rank].take(event)) is None:
             return None

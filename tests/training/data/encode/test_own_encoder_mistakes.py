@@ -18,6 +18,8 @@ from headway.training.launch.base.process_tree import ALREADY_DEAD, process_stat
 from tests.training.data.own_words import Own, rows
 
 pytestmark = pytest.mark.process
+forked = pytest.mark.usefixtures("helpers_are_forks")
+"""All but those who draw or hash: a fork does as the one before it did."""
 
 
 @pytest.mark.parametrize(
@@ -105,6 +107,7 @@ def test_an_encoder_that_is_not_python_is_refused_by_its_file(own: Own) -> None:
         own.code(own.spec())
 
 
+@forked
 def test_options_that_it_does_not_know_are_refused_with_the_nearest_name(own: Own) -> None:
     for options, words in (
         ({"colum": "word"}, "shards.encoder.options.colum: no such field. Did you mean column?"),
@@ -117,6 +120,7 @@ def test_options_that_it_does_not_know_are_refused_with_the_nearest_name(own: Ow
         assert words in str(told.value)
 
 
+@forked
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -134,12 +138,14 @@ def test_an_encoder_that_is_not_there_is_named(own: Own, name: str, words: str) 
     assert words in f"{told.value.what} {told.value.advice}"
 
 
+@forked
 def test_rows_that_the_encoder_refuses_are_the_datas_fault(own: Own) -> None:
     own.write("        letters = np", "        raise DataError('a word has no letter')\n        letters = np")
     with pytest.raises(DataError, match=r"encoder\.py:32 .*a word has no letter, in rows 0 to \d+ of part-"):
         own.fit(own.spec())
 
 
+@forked
 def test_an_error_class_of_the_users_own_is_told_as_headways_that_it_derives_from(own: Own) -> None:
     own.write(
         "        letters = np",
@@ -153,6 +159,7 @@ def test_an_error_class_of_the_users_own_is_told_as_headways_that_it_derives_fro
         own.fit(own.spec())
 
 
+@forked
 def test_what_an_encoder_forked_ends_with_it_and_keeps_nobody_waiting(own: Own, until) -> None:
     left = own.root / "left"
     own.write(
@@ -175,6 +182,7 @@ def encoder_of(spec: ShardSpec) -> CustomEncoderSpec:
     return spec.encoder
 
 
+@forked
 @pytest.mark.parametrize("how", ["        import time; time.sleep(1000)", "        while True: pass"])
 def test_a_try_of_an_encoder_that_does_not_end_is_over_at_its_deadline(
     own: Own, monkeypatch: pytest.MonkeyPatch, how: str
@@ -186,6 +194,7 @@ def test_a_try_of_an_encoder_that_does_not_end_is_over_at_its_deadline(
         hosted_encoder.try_custom_encoder(encoder_of(spec), own.code(spec), next(rows(0, 7)))
 
 
+@forked
 def test_an_import_that_does_not_end_is_over_at_its_deadline(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosted_encoder, "WITHIN_S", 3.0)
     own.write("class Options", "import time; time.sleep(1000)\n\n\nclass Options")
@@ -194,6 +203,7 @@ def test_an_import_that_does_not_end_is_over_at_its_deadline(own: Own, monkeypat
         check_custom_encoder(encoder_of(spec), own.code(spec))
 
 
+@forked
 def test_what_left_the_encoders_group_ends_with_it(own: Own) -> None:
     left = own.root / "left"
     start = "subprocess.Popen(['sleep', '1000'], start_new_session=True, stdin=-3, stdout=-3, stderr=-3)"

@@ -88,6 +88,13 @@ def test_what_a_flow_says_of_other_runs_and_of_other_gangs_is_not_taken_for_this
     assert message(2) == []
 
 
+def test_a_folder_that_a_damaged_line_does_not_name_is_the_one_before(run_dir) -> None:
+    files = begin(run_dir, 1, 1.0)
+    record(flow_spool(run_dir), "attempt.begin", 1.0, attempt=1, folder=str(files.folder))
+    record(flow_spool(run_dir), "rank.slow", 2.0, attempt=1, folder=None)
+    assert names(RunEvents(run_dir, ledgers(run_dir))) == ["attempt.begin", "rank.slow"]
+
+
 def test_what_a_job_wrote_is_read_once_though_a_flow_took_it_over(run_dir) -> None:
     files = begin(run_dir, 1, 1.0)
     spools = (DetachedFiles(run_dir).spool("7", 0), flow_spool(run_dir))
