@@ -222,3 +222,21 @@ def test_patterns_that_match_no_weight_or_all_of_them_are_refused() -> None:
         learner_of(spec(personal=("haed.*",)))
     with pytest.raises(ConfigError, match="every weight of the model is personal"):
         learner_of(spec(personal=("*",)))
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.head.weight = self.inner.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.inner(x)))
+
+
+def test_a_tied_weight_is_personal_by_any_of_its_names() -> None:
+    training = spec(personal=("head.*",))
+    alone = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
+    learner = FederatedLearner(Own(Tied, (6,)), training, alone, rounds_of(training))
+    of_clients = {name.removeprefix("clients.weights.") for name in learner.moments() if "clients.weights." in name}
+    assert of_clients == {"inner.weight", "head.bias"}
