@@ -162,13 +162,17 @@ def test_rounds_come_to_what_clients_do_that_are_trained_one_by_one_and_weighted
 def test_an_answer_that_is_not_finite_costs_that_client_alone() -> None:
     training = spec()
     learner = learner_of(training)
-    start = weights_of(learner)
+    start, known = weights_of(learner), set[str]()
     for number in range(NUM_ROUNDS):
         assert math.isfinite(train_round(learner, training, number, poisoned=1))
         refused = CLIENTS.names[rounds_of(training).drawn(number)[1]]
         fields = learner.round_fields()
         assert fields["refused"] == [refused] and refused not in fields["answered"] and len(fields["answered"]) == 3
         assert fields["distances"][1] is None and not fields["is_void"]
+        # A person learns of each client once, and not in each round again.
+        news = f"the answer of {refused} is not finite and counts for nothing."
+        assert fields["what"] == ("" if refused in known else news)
+        known.add(refused)
     expected = by_hand(training, start, poisoned=1)
     for name, value in weights_of(learner).items():
         torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-6)
