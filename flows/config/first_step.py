@@ -54,7 +54,8 @@ def check_first_step(
 ) -> str:
     """Fit and encode made-up rows, and take one step on such, where code or names are the user's own.
 
-    Built-in code without groups and personal weights has nothing of theirs; code that has encoded and trained before is not tried again.
+    Built-in code without groups and personal weights has nothing of theirs; code that has encoded and trained before
+    is not tried again.
 
     Args:
         path: the pipeline file.

@@ -244,15 +244,11 @@ class TrainingSpec(Frozen):
         if self.federated is None or self.sync is None:
             return self
         if self.max_epochs is not None:
-            raise ValueError(
-                "sync.federated: clients are drawn, and no number of steps is an epoch; give max_steps"
-            )
+            raise ValueError("sync.federated: clients are drawn, and no number of steps is an epoch; give max_steps")
         if self.batch_ramp is not None:
             raise ValueError("sync.federated: a client's rows of a round are drawn by the batch; no batch_ramp")
         if self.order.mix or self.order.shuffle != "exact":
-            raise ValueError(
-                "sync.federated: clients have orders of their own; no order.mix, no shuffle: window"
-            )
+            raise ValueError("sync.federated: clients have orders of their own; no order.mix, no shuffle: window")
         for name, policy in (("non_finite", self.guards.non_finite), ("spike", self.guards.spike)):
             if policy.action in ("skip", "roll_back"):
                 raise ValueError(

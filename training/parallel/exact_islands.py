@@ -284,9 +284,7 @@ def _travelling(
     personal = () if sync.federated is None else sync.federated.personal
     where = "training.sync.federated.personal"
     require_matches(personal, [each for name in trained for each in names[name]], where=where)
-    found = {
-        name: value for name, value in trained.items() if not any(matches(each, personal) for each in names[name])
-    }
+    found = {name: value for name, value in trained.items() if not any(matches(each, personal) for each in names[name])}
     if not found:
         raise ConfigError(
             "every weight of the model is personal, and clients have nothing to share.",
