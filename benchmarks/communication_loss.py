@@ -23,7 +23,8 @@ from benchmarks.figures import Figure, show
 from headway.training.config.optimizer import OptimizerSpec, ScheduleSpec
 from headway.training.config.shapes import TokenShape
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
-from headway.training.engine.island_learner import IslandLearner, new_learner
+from headway.training.engine.choose_learner import new_learner
+from headway.training.engine.island_learner import IslandLearner
 from headway.training.ranks.distributed import ProcessGroup, enable_determinism
 from headway.training.recipes.load import load_recipe
 

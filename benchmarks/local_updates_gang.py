@@ -22,7 +22,8 @@ from benchmarks.exact_gang import MODELS, SHAPE
 from headway.data_contracts.store.documents import Frozen
 from headway.training.config.optimizer import OptimizerSpec
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
-from headway.training.engine.island_learner import IslandLearner, new_learner
+from headway.training.engine.choose_learner import new_learner
+from headway.training.engine.island_learner import IslandLearner
 from headway.training.engine.learner import Learner
 from headway.training.ranks.distributed import ProcessGroup, enable_determinism, init_process_group
 from headway.training.recipes.load import load_recipe

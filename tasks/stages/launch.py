@@ -47,7 +47,7 @@ from headway.tasks.stages.training_watch import TrainingWatch
 from headway.tasks.stages.validation_pace import record_validation, settle_validation, validation_of
 from headway.training.checkpoint.layout import checkpoint_path, run_folder, step_of, stored_files
 from headway.training.checkpoint.plan import size_bytes
-from headway.training.config.communication_spec import OUTER_MOMENTUM
+from headway.training.config.communication_spec import OUTER_MOMENTUM, OUTER_SQUARE
 from headway.training.config.execution import ExecutionSpec
 from headway.training.config.optimizer import learning_rate_line
 from headway.training.config.recipe_specs import GradientBoostingSpec
@@ -61,6 +61,8 @@ from headway.training.config.training_spec import (
     steps_per_epoch,
     targets_of,
 )
+from headway.training.data.load.shard_reader import group_rows
+from headway.training.data.order.client_order import Clients
 from headway.training.engine.run_documents import data_shape, mixed_manifests
 from headway.training.frozen.code_archive import freeze_code, freeze_environment
 from headway.training.frozen.recipe_check import may_name_matrices
@@ -269,7 +271,7 @@ def state_bytes(layout: Iterable[TensorSlice], training: TrainingSpec) -> int:
     for piece in pieces:
         kind, _, rest = piece.tensor.partition(".")
         moment, _, name = rest.partition(".")
-        kind = moment if moment == OUTER_MOMENTUM else kind
+        kind = moment if moment in (OUTER_MOMENTUM, OUTER_SQUARE) else kind
         # Of a run whose islands trained apart each has moments of its own.
         copies = piece.global_shape[0] if kind == "optimizer" and piece.global_shape != one_model.get(name) else 1
         sizes_bytes[kind] += size_bytes(piece) // copies
@@ -279,8 +281,11 @@ def state_bytes(layout: Iterable[TensorSlice], training: TrainingSpec) -> int:
         return sizes_bytes["optimizer"] + (2 + (training.ema is not None)) * sizes_bytes["model"]
     # So are movements; an island has weights of its own.
     of_island = 1 + (sync.delay_steps > 0) + 2 * (sync.integers is not None)
-    models = 3 + (sync.outer.momentum > 0) + sync.islands * of_island
-    return sync.islands * sizes_bytes["optimizer"] + models * sizes_bytes["model"]
+    models = 3 + sync.outer.num_moments + sync.islands * of_island
+    # No checkpoint has the moments of clients: two of each weight, at most.
+    moments_bytes = sizes_bytes["optimizer"] if sync.federated is None else 2 * sizes_bytes["model"]
+    # Personal weights of all clients are whole on every rank.
+    return sync.islands * moments_bytes + models * sizes_bytes["model"] + sizes_bytes["clients"]
 
 
 def describe_run(
@@ -296,7 +301,10 @@ def describe_run(
         ConfigError: the recipe, or the model to start from.
     """
     shards = context.workspace.load(manifest, ShardManifest)
-    mixed_manifests(context.workspace, training, shards)  # refused here, before a rank starts
+    # Refused here, before a rank starts.
+    mixed_manifests(context.workspace, training, shards)
+    if training.sync is not None and training.federated is not None:
+        Clients.of(group_rows(shards, TRAIN), training.sync)
     run = RunSpec(
         pipeline=context.pipeline,
         config=training.identity,

@@ -25,7 +25,7 @@ from typing import Any
 
 from headway.training.checkpoint.layout import committed_steps
 from headway.training.config.checkpoints import CheckpointSpec
-from headway.training.config.communication_spec import IntegerCompressionSpec, OuterSpec, SyncSpec
+from headway.training.config.communication_spec import FederatedSpec, IntegerCompressionSpec, OuterSpec, SyncSpec
 from headway.training.launch.base.ports import free_port
 from headway.training.observe.ledger import read_events
 from tests.training.conftest import TINY, TinyProject, make_project, rank_environment
@@ -50,6 +50,15 @@ VARIANTS = {
     "two sites": {
         "checkpoints": CheckpointSpec(every_steps=5),
         "sync": SyncSpec(every_steps=5, islands=2, start_after_steps=7, outer=OuterSpec(lr=0.9, momentum=0.5)),
+    },
+    "federated": {
+        "checkpoints": CheckpointSpec(every_steps=4),
+        "sync": SyncSpec(
+            every_steps=4,
+            islands=2,
+            outer=OuterSpec(kind="yogi", lr=0.1, momentum=0.5),
+            federated=FederatedSpec(personal=("norm.*",), proximal=0.1, lost_fraction=0.2),
+        ),
     },
 }
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from headway.data_contracts.store.documents import Frozen
 from headway.training.config.parallel import is_power_of_two
@@ -17,8 +17,8 @@ from headway.training.config.parallel import is_power_of_two
 LARGEST_SUM = {"int4": 7, "int8": 127, "int32": 1 << 24}
 """Of all islands: of `int4`, so that two numbers fit into a byte; beyond 2^24 fp32 does not hold every whole number."""
 MAX_ISLANDS = 64
-OUTER_MOMENTUM = "outer_momentum"
-"""The outer update's moment in checkpoints: `optimizer.outer_momentum.<name>`."""
+OUTER_MOMENTUM, OUTER_SQUARE = "outer_momentum", "outer_square"
+"""The outer update's moments in checkpoints: `optimizer.outer_momentum.<name>`."""
 
 
 class IntegerCompressionSpec(Frozen):
@@ -73,17 +73,99 @@ class IntegerCompressionSpec(Frozen):
 class OuterSpec(Frozen):
     """How the mean movement of the islands moves the weights that they share."""
 
+    kind: Literal["sgd", "adagrad", "adam", "yogi"] = Field(
+        default="sgd",
+        description="`sgd`: the mean movement itself. The others divide it by the root of its own squares, weight by "
+        "weight (FedOpt, Reddi et al., 2021).",
+    )
     lr: float = Field(default=1.0, gt=0, le=10, description="What the mean movement is multiplied by; 1: the average.")
     momentum: float = Field(
         default=0.0, ge=0, lt=1, description="What the movement keeps of the ones before; 0: none, and no state."
     )
     nesterov: bool = Field(default=False, description="Nesterov's momentum.")
+    square_decay: float = Field(
+        default=0.99, ge=0, lt=1, description="What squares keep of the ones before; of adam and yogi."
+    )
+    epsilon: float = Field(
+        default=1e-3, gt=0, le=1, description="Added to the root of the squares, which begin as its own square."
+    )
 
     @model_validator(mode="after")
-    def _nesterov_has_a_momentum(self) -> Self:
+    def _fit_each_other(self) -> Self:
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum")
+        if self.nesterov and self.is_adaptive:
+            raise ValueError(f"nesterov is of `kind: sgd`, given {self.kind}")
+        for name in ("square_decay", "epsilon"):
+            takes = self.is_adaptive and (name == "epsilon" or self.kind != "adagrad")
+            if not takes and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} does nothing with `kind: {self.kind}`")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_does_nothing(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Runs of `kind: sgd` keep the keys that they had when there was no other."""
+        fields: dict[str, Any] = written(self)
+        if self.is_adaptive:
+            return fields
+        return {name: value for name, value in fields.items() if name not in ("kind", "square_decay", "epsilon")}
+
+    def __str__(self) -> str:
+        """For a person."""
+        momentum = f", {'Nesterov ' if self.nesterov else ''}momentum {self.momentum:g}" if self.momentum else ""
+        if not self.is_adaptive:
+            return ("averaged" if self.lr == 1 and not momentum else f"outer lr {self.lr:g}") + momentum
+        return f"outer {self.kind}, lr {self.lr:g}{momentum}"
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether it keeps squares of movements."""
+        return self.kind != "sgd"
+
+    @property
+    def num_moments(self) -> int:
+        """How many tensors it keeps of each weight."""
+        return (self.momentum > 0) + self.is_adaptive
+
+
+class FederatedSpec(Frozen):
+    """Islands are clients, drawn anew for each round, that train on rows of their own alone.
+
+    A client is a group of the shards. FedAvg (McMahan et al., 2017), FedProx (Li et al., 2020), FedOpt by the outer
+    update (Reddi et al., 2021), FedPer by personal weights (Arivazhagan et al., 2019).
+    """
+
+    weight_by: Literal["rows", "equal"] = Field(
+        default="rows", description="What a client's movement counts by in the mean: its training rows, or equally."
+    )
+    proximal: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e3,
+        description="Pulls a client's weights to the shared ones: adds half of it times their squared distance to the "
+        "loss (FedProx).",
+    )
+    personal: tuple[str, ...] = Field(
+        default=(),
+        description="Patterns of weights that never leave their client, such as `head.*`. The model that is evaluated "
+        "and registered has their mean over clients.",
+    )
+    quorum: int = Field(
+        default=1, gt=0, strict=True, description="Answers that a round needs. With fewer it is void: no weight moves."
+    )
+    lost_fraction: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of answers, drawn by hash, that get lost or come when their round is over.",
+    )
+
+    def __str__(self) -> str:
+        """For a person."""
+        proximal = f", proximal {self.proximal:g}" if self.proximal else ""
+        personal = f", {', '.join(self.personal)} personal" if self.personal else ""
+        lost = f", {self.lost_fraction:.0%} of answers lost" if self.lost_fraction else ""
+        return f"movements weighted {'by rows' if self.weight_by == 'rows' else 'equally'}{proximal}{personal}{lost}"
 
 
 class SyncSpec(Frozen):
@@ -122,6 +204,11 @@ class SyncSpec(Frozen):
         strict=True,
         description="Steps of the next round that movements may take to arrive; islands train on meanwhile.",
     )
+    federated: FederatedSpec | None = Field(
+        default=None,
+        exclude_if=lambda federated: federated is None,
+        description="Islands are clients with rows of their own, and this many of all clients are drawn for a round.",
+    )
 
     @model_validator(mode="after")
     def _fit_each_other(self) -> Self:
@@ -134,6 +221,20 @@ class SyncSpec(Frozen):
             raise ValueError(
                 f"delay_steps {self.delay_steps}: movements have to arrive before the next ones leave, which is after "
                 f"{self.period_steps} steps (every_steps / fragments)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _clients_have_whole_rounds(self) -> Self:
+        if self.federated is None:
+            return self
+        for name in ("start_after_steps", "movements", "fragments", "delay_steps"):
+            if getattr(self, name) != (default := type(self).model_fields[name].default):
+                raise ValueError(f"federated: a client's answer is whole and of its round; leave {name} at {default}")
+        if self.federated.quorum > self.islands:
+            raise ValueError(
+                f"federated.quorum: {self.islands} clients (islands) are drawn a round, and never are "
+                f"{self.federated.quorum} answers there"
             )
         return self
 
@@ -187,14 +288,14 @@ class SyncSpec(Frozen):
     def __str__(self) -> str:
         """For a person."""
         outer = self.outer
+        if self.federated is not None:
+            return f"{self.islands} clients a round of {self.every_steps:,} steps; {self.federated}, {outer}"
         start = f" after {self.start_after_steps:,} steps" if self.start_after_steps else ""
-        how = "averaged" if (outer.lr, outer.momentum) == (1.0, 0.0) else f"outer lr {outer.lr:g}"
-        momentum = f", {'Nesterov ' if outer.nesterov else ''}momentum {outer.momentum:g}" if outer.momentum else ""
         parts = f", in {self.fragments} fragments" if self.fragments > 1 else ""
         late = f", {self.delay_steps} steps late" if self.delay_steps else ""
         return (
             f"{self.islands} islands train apart{start} and meet every {self.every_steps:,} steps{parts}{late}; "
-            f"movements {self.movements}, {how}{momentum}"
+            f"movements {self.movements}, {outer}"
         )
 
 

@@ -14,7 +14,7 @@ from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.config.batch_ramp import BatchPhases, BatchRampSpec
 from headway.training.config.checkpoints import CheckpointSpec
-from headway.training.config.communication_spec import IntegerCompressionSpec, SyncSpec
+from headway.training.config.communication_spec import FederatedSpec, IntegerCompressionSpec, SyncSpec
 from headway.training.config.guards import GuardSpec
 from headway.training.config.optimizer import EmaSpec, OptimizerSpec, ScheduleSpec
 from headway.training.config.order_spec import OrderSpec
@@ -240,6 +240,31 @@ class TrainingSpec(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _clients_have_rounds_of_their_own(self) -> Self:
+        if self.federated is None or self.sync is None:
+            return self
+        if self.max_epochs is not None:
+            raise ValueError("sync.federated: clients are drawn, and no number of steps is an epoch; give max_steps")
+        if self.batch_ramp is not None:
+            raise ValueError("sync.federated: a client's rows of a round are drawn by the batch; no batch_ramp")
+        if self.order.mix or self.order.shuffle != "exact":
+            raise ValueError("sync.federated: clients have orders of their own; no order.mix, no shuffle: window")
+        for name, policy in (("non_finite", self.guards.non_finite), ("spike", self.guards.spike)):
+            if policy.action in ("skip", "roll_back"):
+                raise ValueError(
+                    f"sync.federated: guards.{name} {policy.action} leaves out a step's rows, and a round is whole; "
+                    "say stop. A client whose answer is not finite is left out by itself"
+                )
+        validation, every = self.validation, self.sync.every_steps
+        if validation is None:
+            return self
+        if not validation.is_settled:
+            raise ValueError("sync.federated: validations are between rounds; give validation.every_steps")
+        if any(step % every for step in validation.first_due(self.max_steps)):
+            raise ValueError(f"sync.federated: validations are between rounds, after multiples of {every} steps")
+        return self
+
+    @model_validator(mode="after")
     def _slices_do_not_decide_bits(self) -> Self:
         if self.parallel.mode == "fast" or self.parallel.shard == 1:
             return self
@@ -291,6 +316,11 @@ class TrainingSpec(Frozen):
         return compression if isinstance(compression, IntegerCompressionSpec) else None
 
     @property
+    def federated(self) -> FederatedSpec | None:
+        """What islands are as clients; None where they are parts of one batch."""
+        return None if self.sync is None else self.sync.federated
+
+    @property
     def islands(self) -> int | None:
         """Of which a rank has whole ones; None: it has whole replicas."""
         has_islands = self.sync or self.integers
@@ -308,7 +338,11 @@ class TrainingSpec(Frozen):
             return self
         # Of the rank that has most.
         islands = max(shares_of(has_islands.islands, min(world_size, has_islands.islands)))
-        return self.model_copy(update={self.islands_are_of: has_islands.model_copy(update={"islands": islands})})
+        update: dict[str, Any] = {"islands": islands}
+        if self.federated is not None:
+            # Else every round of a part of its clients would be void.
+            update["federated"] = self.federated.model_copy(update={"quorum": min(self.federated.quorum, islands)})
+        return self.model_copy(update={self.islands_are_of: has_islands.model_copy(update=update)})
 
     @property
     def rounding(self) -> Rounding:
@@ -520,8 +554,8 @@ def length_line(spec: TrainingSpec, *, context_tokens: int | None, num_rows: int
     num_seen = spec.max_steps * spec.global_batch_sequences if is_bound else spec.batch_phases.row(spec.max_steps)
     most = "at most " if is_bound else ""
     seen = f"{spec.max_steps:,} steps = {most}{num_seen * (context_tokens or 1):,} {targets_of(context_tokens)}"
-    # Of datasets mixed in, each has epochs of its own.
-    is_shown = num_rows and not spec.order.mix
+    # Of datasets mixed in, each has epochs of its own; clients are drawn, and their rows come as often.
+    is_shown = num_rows and not spec.order.mix and spec.federated is None
     if not (is_shown and num_rows):
         return seen
     epochs = num_seen / num_rows
@@ -531,9 +565,10 @@ def length_line(spec: TrainingSpec, *, context_tokens: int | None, num_rows: int
 def steps_per_epoch(spec: TrainingSpec, num_rows: int) -> float | None:
     """Steps in which each row is seen once, over the whole run.
 
-    None of trees, where datasets with epochs of their own are mixed, and where the batch grows by what is measured.
+    None of trees, where datasets with epochs of their own are mixed, of clients that are drawn, and where the batch
+    grows by what is measured.
     """
-    if spec.grows_trees or spec.order.mix or not num_rows:
+    if spec.grows_trees or spec.order.mix or spec.federated is not None or not num_rows:
         return None
     if spec.batch_ramp is None:
         return num_rows / spec.global_batch_sequences

@@ -18,6 +18,7 @@ from headway.training.data.load.device_copy import DeviceCopy, PendingCopy, as_i
 from headway.training.data.load.prefetch import Prefetcher
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.data.order.block_gather import BlockGather
+from headway.training.data.order.client_order import ClientOrder, ClientRounds, Clients
 from headway.training.data.order.exact_order import SampleOrder
 from headway.training.data.order.mixing import sample_order
 from headway.training.parallel.strategy import BatchShare
@@ -29,7 +30,22 @@ StepBatches = list[dict[str, Tensor]]
 
 
 def training_order(spec: TrainingSpec, reader: ShardReader) -> SampleOrder:
-    return sample_order(spec.order, reader, seed=derive(spec.seed, "order"))
+    seed = derive(spec.seed, "order")
+    if spec.federated is None:
+        return sample_order(spec.order, reader, seed=seed)
+    return ClientOrder(client_rounds(spec, reader), batch_rows=spec.global_batch_sequences, seed=seed)
+
+
+def client_rounds(spec: TrainingSpec, reader: ShardReader | None = None) -> ClientRounds:
+    """Whom each round draws.
+
+    Args:
+        reader: of whose rows; by default nobody's, where a learner is only tried out.
+    """
+    assert spec.sync is not None, "islands are clients"
+    num_drawn = spec.sync.islands
+    clients = Clients.alike(num_drawn) if reader is None else Clients.of(reader.datasets[0].group_rows, spec.sync)
+    return ClientRounds(clients, spec.sync, seed=derive(spec.seed, "clients"))
 
 
 def step_rows(

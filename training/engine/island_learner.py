@@ -23,6 +23,9 @@ from headway.training.ranks.communication import tree_sum
 from headway.training.ranks.distributed import ProcessGroup
 from headway.training.recipes.protocol import Recipe
 
+STEP_COLUMNS = 3
+"""Of each step and island: nats, tokens, the squared norm of the gradient."""
+
 
 class ApartStep(NamedTuple):
     """What came of a step that islands took apart, the same on every rank."""
@@ -30,16 +33,6 @@ class ApartStep(NamedTuple):
     sums: Sums
     grad_norm: float
     """The root mean square over islands, of the gradient of each one's mean loss a token, before clipping."""
-
-
-def new_learner(recipe: Recipe, spec: TrainingSpec, process_group: ProcessGroup) -> Learner:
-    """As the configuration asks: one that meets the others' at every step, or every few.
-
-    Raises:
-        ConfigError: the model cannot be trained as it asks.
-    """
-    kind = Learner if spec.sync is None else IslandLearner
-    return kind(recipe, spec, process_group)
 
 
 class IslandLearner(Learner):
@@ -126,9 +119,10 @@ class IslandLearner(Learner):
             own = micro_batches[place * of_island : (place + 1) * of_island]
             sums = self._islands.backward_apart(step, place, own, num_replicas)
             tokens = max(1, int(sums[1]))
+            self._add_penalty(place, tokens)
             norm = self._strategy.gradient_norm() / tokens
             self._strategy.scale_gradients(clip_factor(norm, spec.optimizer.gradient_clip) / tokens)
-            lr = optimizer.step(step, num_updates=step + 1, batch_rows=batch_rows)
+            lr = optimizer.step(step, num_updates=self._num_updates(step), batch_rows=batch_rows)
             rows.append(torch.cat((sums, sums.new_tensor([norm**2]))))
         self._round.append(torch.stack(rows))
         waited_s = self.traffic.stood_still_s - stood_still_s
@@ -145,18 +139,38 @@ class IslandLearner(Learner):
         What any rank wishes is everybody's wish. The last step has the wishes, and what one replica took each rank.
         """
         self._islands.use_weights_of(None)
-        beside = torch.tensor([[stop, save, statistics.fmean(self._replicas_s)]], dtype=torch.float64)
-        own = torch.cat((*self._round, beside.expand(len(self._round[0]), -1)), dim=1)
-        rows = self._islands.gather_islands(own)
+        wishes = torch.tensor([[stop, save, statistics.fmean(self._replicas_s)]], dtype=torch.float64)
+        of_round = self._of_round()
+        beside = (of_round, wishes.expand(len(of_round), -1))
+        rows = self._islands.gather_islands(torch.cat((*self._round, *beside), dim=1))
         stop, save = (rows[:, -3:-1] > 0).any(dim=0).tolist()
         of_rank = range(len(rows)) if self._islands.ranks_of_island > 1 else self.share.bounds(self._sync.islands)[:-1]
         replica_s = tuple(rows[list(of_rank), -1].tolist()) if self.times_replicas else None
+        of_islands, end = rows[:: self._islands.ranks_of_island], STEP_COLUMNS * len(self._round)
+        counted = self._counted(of_islands[:, :end], of_islands[:, end:-3])
         # In the tree of islands, which goes on where that of each one's replicas ended.
-        of_islands = rows[:: self._islands.ranks_of_island, :-3].contiguous()
-        num_islands, sums = len(of_islands), tree_sum(of_islands).tolist()
-        steps = [_apart_step(*sums[at : at + 3], num_islands=num_islands) for at in range(0, len(sums), 3)]
+        counts = torch.where(counted[:, None], of_islands[:, :end], 0.0)
+        num_islands, sums = int(counted.sum()), tree_sum(counts).tolist()
+        steps = [
+            _apart_step(*sums[at : at + STEP_COLUMNS], num_islands=num_islands) for at in range(0, end, STEP_COLUMNS)
+        ]
         last = steps[-1].sums._replace(stop=stop, save=save, replica_s=replica_s)
         return [*steps[:-1], steps[-1]._replace(sums=last)]
+
+    def _num_updates(self, step: int) -> int:
+        """Of an island's optimizer, with that of a step, counted from 0."""
+        return step + 1
+
+    def _add_penalty(self, place: int, tokens: int) -> None:
+        """Add to the gradient of one of this rank's islands, summed over so many tokens."""
+
+    def _of_round(self) -> Tensor:
+        """What is gathered of a round beside its steps, float64 (own islands, n)."""
+        return torch.zeros((len(self._islands.islands), 0), dtype=torch.float64)
+
+    def _counted(self, steps: Tensor, of_round: Tensor) -> Tensor:
+        """Which islands count in what steps came to, one at least; (islands,)."""
+        return torch.ones(len(steps), dtype=torch.bool)
 
     def move_together(self, done: int) -> None:
         """Behind `meet`: exchange movements, and move the shared weights by those that have arrived."""

@@ -219,6 +219,10 @@ EVENTS: Mapping[str, Declared] = {
         "From this step on ranks have other shares of a batch, as their micro-batches take them.",
         "step shares before_s after_s what",
     ),
+    "federated.round": _at(
+        "A federated round ended: whom it drew, how far each went, and whose answer counts.",
+        "step round clients num_rows distances answered lost refused is_void what",
+    ),
     "guard": _at(
         "Loss or gradients are out of line, and what follows.",
         "step window alarm action loss grad_norm what count first_step",

@@ -12,13 +12,15 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.checkpoint.pieces import Piece
 from headway.training.config.communication_spec import SyncSpec
+from headway.training.config.name_patterns import matches, require_matches
 from headway.training.config.training_spec import TrainingSpec
+from headway.training.optimizers.groups import all_names
 from headway.training.optimizers.outer import OuterUpdate
 from headway.training.parallel.exact_replicas import ExactReplicas
 from headway.training.parallel.gradients import GradientTree
@@ -46,8 +48,11 @@ class ExactIslands(ExactReplicas):
             )
         self._sync: SyncSpec = spec.sync
         self._site = Site.of(process_group, spec.sync.islands)
-        self._outer = OuterUpdate(self._trained, spec.sync.outer, num_islands=spec.sync.islands)
-        self._shared = {name: value.data for name, value in self._trained.items()}
+        travels = _travelling(self._trained, spec.sync, all_names(self.model))
+        self._outer = OuterUpdate(travels, spec.sync.outer, num_islands=spec.sync.islands)
+        self.shared = {name: value.data for name, value in self._trained.items()}
+        self.personal = tuple(name for name in self._trained if name not in travels)
+        """Weights whose movements do not travel."""
         # Until the first step says which parts of an island its ranks have.
         self._sums_apart = TreeExchange([self._site.within], [LevelPlan.in_any_order(self._site.num_ranks)])
         self._apart = GradientTree(
@@ -59,7 +64,7 @@ class ExactIslands(ExactReplicas):
         )
         self._fragments = [
             Fragment(names, self._trained, spec, process_group, self._site, self.islands)
-            for names in cut_evenly(self._trained, spec.sync.fragments)
+            for names in cut_evenly(travels, spec.sync.fragments)
         ]
         self._in_use: int | None = None
         self._shares_apart: list[int] = []
@@ -89,7 +94,7 @@ class ExactIslands(ExactReplicas):
         """Make room for this rank's islands, whose weights are the shared ones."""
 
         def as_shared() -> dict[str, Tensor]:
-            return {name: table_of(value, len(self.islands)) for name, value in self._shared.items()}
+            return {name: table_of(value, len(self.islands)) for name, value in self.shared.items()}
 
         self._weights = as_shared()
         """Of each island, (own islands, *shape)."""
@@ -137,7 +142,7 @@ class ExactIslands(ExactReplicas):
         if self._in_use is not None:
             # Updates are counted by the parameter, and a checkpoint looks at the island's own tensors.
             increment_version([*self._views[self._in_use].values()])
-        values = self._shared if place is None else self._views[place]
+        values = self.shared if place is None else self._views[place]
         for name, parameter in self._trained.items():
             parameter.data = values[name]
         self._in_use = place
@@ -149,7 +154,7 @@ class ExactIslands(ExactReplicas):
         self._statistics.begin_step()
         if is_first or not self._sync.keeps_weights_apart:
             for views in self._views:
-                torch._foreach_copy_([*views.values()], [self._shared[name] for name in views])
+                torch._foreach_copy_([*views.values()], [self.shared[name] for name in views])
 
     def backward_apart(self, step: int, place: int, micro_batches: Sequence[Batch], num_replicas: int) -> Tensor:
         """Gradients of one of this rank's islands, which the model's parameters are, summed over its replicas.
@@ -190,18 +195,42 @@ class ExactIslands(ExactReplicas):
         """How many share each; 1 where ranks have whole ones."""
         return self._site.num_ranks
 
+    def weights_of(self, place: int) -> Mapping[str, Tensor]:
+        """Of one of this rank's islands; the tensors themselves."""
+        return self._views[place]
+
     @torch.no_grad()
-    def send(self, fragments: range, *, again: bool = False) -> None:
+    def pull(self, place: int, strength: float) -> None:
+        """Add to an island's gradient that of half the squared distance to the weights that travel and all share."""
+        own = {name: value for name, value in self._views[place].items() if name not in self.personal}
+        gradients = [value.grad for name, value in self._trained.items() if name in own and value.grad is not None]
+        assert len(gradients) == len(own), "every gradient is there"
+        apart = torch._foreach_sub([*own.values()], [self.shared[name] for name in own])
+        torch._foreach_add_(gradients, apart, alpha=strength)
+
+    @torch.no_grad()
+    def distances(self) -> Tensor:
+        """How far each of this rank's islands has gone, in weights that travel; float64 (own islands,), on the CPU."""
+        found = []
+        names = [name for name in self._trained if name not in self.personal]
+        for views in self._views:
+            apart = torch._foreach_sub([views[name] for name in names], [self.shared[name] for name in names])
+            found.append(torch.stack(torch._foreach_norm(apart)).double().square().sum().sqrt())
+        return torch.stack(found).cpu()
+
+    @torch.no_grad()
+    def send(self, fragments: range, *, again: bool = False, factors: Sequence[float] | None = None) -> None:
         """Let the movements of some fragments travel. The model's parameters are those that all share.
 
         Args:
             again: what had left when a checkpoint was saved, and not arrived, or was recalled.
+            factors: what the movement of each of this rank's islands is multiplied by.
         """
         for number in fragments:
             fragment = self._fragments[number]
             for name in fragment.names if self._left and not again else ():
                 self._left[name].copy_(self._weights[name])
-            fragment.start(self._shared, self._left or self._weights)
+            fragment.start(self.shared, self._left or self._weights, factors)
 
     def recall(self, fragments: range) -> None:
         """Take back that these have left."""
@@ -219,7 +248,7 @@ class ExactIslands(ExactReplicas):
             if not self._sync.keeps_weights_apart:
                 continue
             for name in fragment.names:
-                shared, rows = self._shared[name], self._weights[name]
+                shared, rows = self.shared[name], self._weights[name]
                 # What an island has moved since it left is its own, and stays.
                 if self._left:
                     rows.sub_(self._left[name]).add_(shared)
@@ -240,3 +269,26 @@ class ExactIslands(ExactReplicas):
         return found | {
             f"{what}.{name}": self.island_piece(rows) for what, table in tables.items() for name, rows in table.items()
         }
+
+
+def _travelling(
+    trained: Mapping[str, nn.Parameter], sync: SyncSpec, names: Mapping[str, tuple[str, ...]]
+) -> dict[str, nn.Parameter]:
+    """
+    Args:
+        names: by the first name of a weight, all of its names, by any of which a pattern may mean it.
+
+    Raises:
+        ConfigError: a pattern of personal weights matches none, or they match all.
+    """
+    personal = () if sync.federated is None else sync.federated.personal
+    where = "training.sync.federated.personal"
+    require_matches(personal, [each for name in trained for each in names[name]], where=where)
+    found = {name: value for name, value in trained.items() if not any(matches(each, personal) for each in names[name])}
+    if not found:
+        raise ConfigError(
+            "every weight of the model is personal, and clients have nothing to share.",
+            where=where,
+            advice="Name the weights of a part, such as `head.*`.",
+        )
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from headway.data_contracts.store.errors import ConfigError
@@ -120,13 +121,21 @@ class Fragment:
         if self.integers is not None:
             self.integers.move(islands, owners, new_owners)
 
-    def start(self, shared: Mapping[str, Tensor], islands: Mapping[str, Tensor]) -> None:
-        """Send how far each island has gone from the shared weights, of tables (own islands, *shape)."""
+    def start(
+        self, shared: Mapping[str, Tensor], islands: Mapping[str, Tensor], factors: Sequence[float] | None = None
+    ) -> None:
+        """Send how far each island has gone from the shared weights, of tables (own islands, *shape).
+
+        Args:
+            factors: what each one's movement is multiplied by; with 0 it counts for nothing, whatever it is.
+        """
         for place in range(len(self._islands)):
+            factor = 1.0 if factors is None else factors[place]
             self.tree.begin_replica()
             # As backward reaches them, so that buckets leave in their order.
             for name in reversed(self.names):
-                self.tree.add(name, shared[name] - islands[name][place])
+                moved = shared[name] - islands[name][place] if factor else torch.zeros_like(shared[name])
+                self.tree.add(name, moved if factor in (0.0, 1.0) else moved.mul_(factor))
             self.tree.end_replica()
 
     def finish(self) -> None:

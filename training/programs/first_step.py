@@ -150,7 +150,7 @@ def _step(training: TrainingSpec, shape: DataShape) -> float:
     """Returns the loss, in nats."""
     import torch
 
-    from headway.training.engine.island_learner import new_learner
+    from headway.training.engine.choose_learner import new_learner
     from headway.training.engine.turns import take_unguarded
     from headway.training.ranks.distributed import ProcessGroup, choose_device, enable_determinism
     from headway.training.recipes.load import load_recipe
@@ -162,7 +162,7 @@ def _step(training: TrainingSpec, shape: DataShape) -> float:
         "micro_batch_sequences": rows,
         "parallel": ParallelSpec(mode=training.parallel.mode),
         "compile": False,
-        **({} if (sync := training.sync) is None else {"sync": _alone(sync.fragments)}),
+        **({} if (sync := training.sync) is None else {"sync": _alone(sync)}),
         **({} if training.integers is None else {"gradient_compression": "none"}),
     }
     spec = training.model_copy(update=alone)
@@ -180,9 +180,11 @@ def _step(training: TrainingSpec, shape: DataShape) -> float:
     return sums.nats
 
 
-def _alone(fragments: int) -> SyncSpec:
-    """One island, of a batch of one micro-batch. The model has to have as many tensors as there are fragments."""
-    return SyncSpec(every_steps=fragments, islands=1, fragments=fragments)
+def _alone(sync: SyncSpec) -> SyncSpec:
+    """One island, of a batch of one micro-batch. The model has to have as many tensors as there are fragments, and
+    those that are personal."""
+    client = None if sync.federated is None else sync.federated.model_copy(update={"quorum": 1, "lost_fraction": 0.0})
+    return SyncSpec(every_steps=sync.fragments, islands=1, fragments=sync.fragments, federated=client)
 
 
 def _export(recipe: Recipe) -> None:

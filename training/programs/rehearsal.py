@@ -125,7 +125,7 @@ def _result(outcome: GuestOutcome) -> RehearsalResult:
 def measure(request: RehearsalRequest) -> RehearsalResult:
     """One rank's share of `NUM_STEPS` steps, in this process."""
     keep_compiled_code_private()
-    from headway.training.engine.island_learner import new_learner
+    from headway.training.engine.choose_learner import new_learner
     from headway.training.engine.turns import take_unguarded
     from headway.training.optimizers.groups import parameter_groups
     from headway.training.ranks.distributed import ProcessGroup, choose_device, enable_determinism

@@ -36,7 +36,8 @@ from headway.training.config.training_spec import replicas_per_rank
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.engine.batch_growth import BatchGrowth
 from headway.training.engine.batches import RankBatches, prefetched_by_phase, proof_batch
-from headway.training.engine.island_learner import new_learner
+from headway.training.engine.choose_learner import new_learner
+from headway.training.engine.federated_learner import FederatedLearner
 from headway.training.engine.learner import Learner
 from headway.training.engine.loop import train
 from headway.training.engine.profiling import StepProfiler
@@ -284,7 +285,7 @@ class _Session:
     def _new_learner(self) -> Learner | BoostedLearner:
         """From fresh weights; of a recipe that grows trees, with the rows that they are grown of."""
         if not self._spec.grows_trees:
-            return new_learner(self._recipe, self._spec, self._process_group)
+            return new_learner(self._recipe, self._spec, self._process_group, self._reader)
         # Here, for scikit-learn is no other recipe's business.
         from headway.training.engine.boosted_learner import BoostedLearner
 
@@ -433,6 +434,8 @@ class _Session:
         if not self._spec.grows_trees:
             replicas = self._num_replicas(step.window)
             self._balance.take(cast("Learner", self._learner), step.number, replicas, step.sums.replica_s)
+        if step.ends_round and isinstance(self._learner, FederatedLearner) and self._process_group.leads:
+            self._rank.ledger.event("federated.round", step=step.number, **self._learner.round_fields())
         # In the midst of a round it was told at the time.
         if step.ends_round:
             self._profiler.at_boundary(step.number)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from headway.training.config.batch_ramp import BatchRampSpec
-from headway.training.config.communication_spec import IntegerCompressionSpec, OuterSpec, SyncSpec
+from headway.training.config.communication_spec import FederatedSpec, IntegerCompressionSpec, OuterSpec, SyncSpec
 from headway.training.config.optimizer import EmaSpec, OptimizerSpec, ParameterGroupSpec
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.seeds import derive
@@ -246,6 +246,35 @@ ISLANDS: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
     "islands-bf16": islands(own, perceptron, (6,), precision="bf16", optimizer=ADAMW),
     "islands-batch-ramp": islands(own, Sparse, (5,), 50, **GROWING),
 }
+FEDERATED: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
+    "federated": islands(
+        own,
+        perceptron,
+        (6,),
+        start_after_steps=0,
+        federated=FederatedSpec(proximal=0.1, personal=("4.*",), lost_fraction=0.3, quorum=3),
+        outer=OuterSpec(kind="yogi", lr=0.1, momentum=0.5),
+        optimizer=ADAMW,
+    ),
+    "federated-adam": islands(
+        own,
+        narrow,
+        (7,),
+        start_after_steps=0,
+        global_batch_sequences=8,
+        micro_batch_sequences=1,
+        federated=FederatedSpec(weight_by="equal"),
+        outer=OuterSpec(kind="adam", lr=0.1),
+    ),
+    "federated-language-model": islands(
+        shipped,
+        "language-model",
+        start_after_steps=0,
+        global_batch_sequences=32,
+        federated=FederatedSpec(personal=("norm.*",)),
+        outer=OuterSpec(kind="adagrad", lr=0.1),
+    ),
+}
 SITES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
     "sites": islands(shipped, "language-model", islands=2, global_batch_sequences=32),
     "sites-late-int8-fragments": islands(
@@ -259,6 +288,16 @@ SITES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
         delay_steps=1,
         movements="int8",
     ),
+    "sites-federated": islands(
+        own,
+        perceptron,
+        (6,),
+        islands=2,
+        start_after_steps=0,
+        every_steps=1,
+        global_batch_sequences=32,
+        federated=FederatedSpec(personal=("4.*",), proximal=0.5),
+    ),
     "sites-one": islands(own, perceptron, (6,), islands=1, outer=OuterSpec(momentum=0.5), global_batch_sequences=32),
 }
 """Of fewer islands than ranks."""
@@ -266,6 +305,7 @@ SITES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
 CASES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
     **{name: partial(shipped, name) for name in SHIPPED},
     **ISLANDS,
+    **FEDERATED,
     **SITES,
     "islands-batch-norm": islands(own, Normalised, (3, 8, 8)),
     "bf16": partial(shipped, "language-model", precision="bf16"),

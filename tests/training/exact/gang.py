@@ -14,6 +14,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import safetensors.torch
 import torch
@@ -22,7 +23,8 @@ import torch.distributed as dist
 import torch.distributed.fsdp
 
 from headway.training.checkpoint.pieces import Piece, pieces_of
-from headway.training.engine.island_learner import IslandLearner, new_learner
+from headway.training.engine.choose_learner import new_learner
+from headway.training.engine.island_learner import IslandLearner
 from headway.training.parallel import gradients
 from headway.training.ranks.distributed import ProcessGroup, enable_determinism
 from headway.training.ranks.levels import make_levels
@@ -32,6 +34,8 @@ VALIDATED_STEP = 6
 """Islands that train apart meet for a validation, wherever in their round it is due."""
 NUM_BUCKETS = 5
 """About so many, however small the model: a tensor that a bucket's end cuts is among them."""
+CLIENTS = {"a": 40, "b": 7, "none": 0, "c": 19, "d": 300, "e": 1, "f": 64}
+"""Training rows of each."""
 gradients.MEASURED_EVERY_STEPS = 1
 
 
@@ -47,7 +51,8 @@ def run_case(
     recipe, spec = CASES[name]()
     num_parameters = sum(value.numel() for value in recipe.build().parameters())
     bucket_bytes = 4 * num_parameters // NUM_BUCKETS
-    learner = new_learner(recipe, spec.model_copy(update={"bucket_bytes": bucket_bytes}), process_group)
+    of_clients = SimpleNamespace(datasets=[SimpleNamespace(group_rows=CLIENTS)])
+    learner = new_learner(recipe, spec.model_copy(update={"bucket_bytes": bucket_bytes}), process_group, of_clients)
     if first:
         scalars = json.loads(loaded.with_suffix(".json").read_text())
         full_tensors = safetensors.torch.load_file(loaded)

@@ -8,7 +8,7 @@ open shards: a rank starts fast.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,6 +42,8 @@ class Dataset(NamedTuple):
 
     first_row: int
     row_groups: RowGroupTable
+    group_rows: Mapping[str, int]
+    """How many rows each group of files has, one after another."""
 
 
 class LocatedRows(NamedTuple):
@@ -269,6 +271,12 @@ def _sizes(shards: Sequence[Shard]) -> list[int]:
     return [row_group.num_rows for shard in shards for row_group in shard.row_groups]
 
 
+def group_rows(manifest: ShardManifest, split: str) -> dict[str, int]:
+    """How many rows of a split each group has, in the order in which they are numbered."""
+    groups = (group for group in manifest.groups if group.split == split)
+    return {group.name or f"group {group.group}": group.num_rows for group in groups}
+
+
 def _numbered(
     by_dataset: Sequence[Sequence[Shard]], manifests: Sequence[ShardManifest], split: str
 ) -> tuple[Dataset, ...]:
@@ -278,7 +286,7 @@ def _numbered(
         # Counted in two places of the manifest, which a damaged or foreign one contradicts.
         if table.num_rows != manifest.num_rows(split):
             raise IntegrityError("the manifest's row counts contradict each other.", where=manifest.link.short)
-        numbered.append(Dataset(first_row, table))
+        numbered.append(Dataset(first_row, table, group_rows(manifest, split)))
         first_row += table.num_rows
     return tuple(numbered)
 

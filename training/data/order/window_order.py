@@ -92,7 +92,7 @@ class WindowOrder:
         return found
 
     def _open_epoch(self, number: int) -> _Epoch:
-        row_groups = _permutation(self._table.sizes.size, mix(self._seed, number))
+        row_groups = permutation(self._table.sizes.size, mix(self._seed, number))
         ends = np.cumsum(self._table.sizes[row_groups])
         width = self._window_row_groups
         # The last window takes what is left, and may be smaller.
@@ -106,12 +106,12 @@ class WindowOrder:
         rows = np.concatenate(
             [np.arange(start, start + size) for start, size in zip(first_rows.tolist(), sizes.tolist(), strict=True)]
         )
-        shuffled_rows: NDArray[np.int64] = rows.take(_permutation(rows.size, mix(self._seed, epoch.number, window)))
+        shuffled_rows: NDArray[np.int64] = rows.take(permutation(rows.size, mix(self._seed, epoch.number, window)))
         shuffled_rows.flags.writeable = False  # parts of it are handed out
         return shuffled_rows
 
 
-def _permutation(count: int, seed: int) -> NDArray[np.int64]:
+def permutation(count: int, seed: int) -> NDArray[np.int64]:
     """Numbers below `count` by the upper 32 bits of their hashed keys, the smaller first where those are equal. 16 bits
     at a time, which numpy sorts by counting: in a third of the time that comparing whole keys takes."""
     keys = splitmix64(np.arange(count, dtype=np.uint64) ^ np.uint64(seed & MASK))
