@@ -54,7 +54,8 @@ def check_first_step(
 ) -> str:
     """Fit and encode made-up rows, and take one step on such, where code or names are the user's own.
 
-    Built-in code without groups has nothing of theirs; code that has encoded and trained before is not tried again.
+    Built-in code without groups and personal weights has nothing of theirs; code that has encoded and trained before
+    is not tried again.
 
     Args:
         path: the pipeline file.
@@ -65,13 +66,16 @@ def check_first_step(
         why it could not be tried here; empty where all went well.
 
     Raises:
-        ConfigError: the recipe, the encoder or the optimizer's groups; names the line of a user's code.
+        ConfigError: the recipe, the encoder, the optimizer's groups or personal weights; names the line of a user's
+            code.
         EnvironmentProblem: the recipe wants a device that the machine of its ranks does not have.
     """
     trains_here = trains_here and pipeline.launch.launcher == "local"
     training, encoder, search_path = pipeline.training, pipeline.shards.encoder, (str(path.parent),)
     is_own = ":" in training.recipe.name or isinstance(encoder, CustomEncoderSpec)
-    if not is_own and not training.optimizer.groups:
+    federated = training.federated
+    names_weights = bool(training.optimizer.groups) or (federated is not None and bool(federated.personal))
+    if not is_own and not names_weights:
         return ""
     own = encoder_code(encoder, search_path)
     rank_code = sha256_bytes(code_archive(training.recipe.name, search_path))

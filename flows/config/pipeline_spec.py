@@ -136,6 +136,19 @@ class PipelineSpec(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _has_the_clients_of_a_round(self) -> Self:
+        shards, sync = self.shards, self.training.sync
+        if self.training.federated is None or sync is None or shards.group_by != "hash":
+            return self  # files and folders are counted once they are listed
+        if shards.num_groups < sync.islands:
+            raise refused_at(
+                ("training", "sync", "islands"),
+                f"{sync.islands} clients are drawn for each round, and shards.num_groups makes {shards.num_groups} "
+                "groups at most; raise it, or say shards.group_by: file or folder",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _folds_hold_rows_out(self) -> Self:
         if self.shards.fold is not None:
             raise refused_at(("shards", "fold"), "no pipeline file says which fold is held out: say evaluation.folds")

@@ -86,6 +86,8 @@ def make_small_project(pipeline: PipelineSpec, file: Path, scratch: Path, *, ste
         excluded.append("from fresh weights: the model to start from is in a registry")
     if pipeline.training.order.mix:
         excluded.append("without the datasets mixed in, whose shards are in a workspace")
+    if pipeline.training.federated is not None and not subset.is_all:
+        excluded.append("islands without clients: a part of the data may have fewer than a round draws")
     if pipeline.training.batch_ramp is not None:
         excluded.append("at the largest batch throughout: smaller ones take less time and memory")
     return SmallProject(
@@ -96,6 +98,13 @@ def make_small_project(pipeline: PipelineSpec, file: Path, scratch: Path, *, ste
 def smaller(pipeline: PipelineSpec, subset: Subset, steps: int = STEPS) -> PipelineSpec:
     """The pipeline on a subset: its own model, batch, mesh and ranks, and a few steps."""
     training, order = pipeline.training, pipeline.training.order
+    sync, validation = training.sync, training.validation if subset.is_all else None
+    if sync is not None and not subset.is_all:
+        # A part of the data may have fewer clients than a round draws.
+        sync = sync.model_copy(update={"federated": None})
+    if validation is not None and training.federated is not None:
+        # Clients are validated between rounds, and so few steps are one.
+        validation = validation.model_copy(update={"at_fractions": (), "every_steps": steps})
     return pipeline.model_copy(
         update={
             "source": subset.source,
@@ -106,7 +115,8 @@ def smaller(pipeline: PipelineSpec, subset: Subset, steps: int = STEPS) -> Pipel
                     "max_steps": steps if training.max_epochs else min(steps, training.max_steps),
                     "max_epochs": None,
                     "start_from": None,
-                    "validation": training.validation if subset.is_all else None,
+                    "validation": validation,
+                    "sync": sync,
                     "profile": None,
                     # The largest batch is the one that memory and time are to do for.
                     "batch_ramp": None,

@@ -67,6 +67,7 @@ NOTICES = {
     "batch.grown": "batch",
     "shares.given": "shares",
     "shares.moved": "shares",
+    "federated.round": "round",
     "guard": "guard",
     "checkpoint.quarantined": "quarantine",
     "checkpoint.damaged": "damaged",
@@ -133,7 +134,7 @@ def notice_line(event: Event) -> str:
     name = str(event["event"])
     if name.startswith("stage.") and "duration_s" in event:
         return stage_line(event)
-    if is_crowding(event):
+    if is_crowding(event) or (name == "federated.round" and not event["what"]):
         return ""
     if name == "restore" and event.get("outcome") == "ok" and (event.get("step") or event.get("quarantined")):
         step = event["step"]

@@ -61,6 +61,8 @@ from headway.training.config.training_spec import (
     steps_per_epoch,
     targets_of,
 )
+from headway.training.data.load.shard_reader import group_rows
+from headway.training.data.order.client_order import Clients
 from headway.training.engine.run_documents import data_shape, mixed_manifests
 from headway.training.frozen.code_archive import freeze_code, freeze_environment
 from headway.training.frozen.recipe_check import may_name_matrices
@@ -282,7 +284,8 @@ def state_bytes(layout: Iterable[TensorSlice], training: TrainingSpec) -> int:
     models = 3 + sync.outer.num_moments + sync.islands * of_island
     # No checkpoint has the moments of clients: two of each weight, at most.
     moments_bytes = sizes_bytes["optimizer"] if sync.federated is None else 2 * sizes_bytes["model"]
-    return sync.islands * moments_bytes + models * sizes_bytes["model"]
+    # Personal weights of all clients are whole on every rank.
+    return sync.islands * moments_bytes + models * sizes_bytes["model"] + sizes_bytes["clients"]
 
 
 def describe_run(
@@ -298,7 +301,10 @@ def describe_run(
         ConfigError: the recipe, or the model to start from.
     """
     shards = context.workspace.load(manifest, ShardManifest)
-    mixed_manifests(context.workspace, training, shards)  # refused here, before a rank starts
+    # Refused here, before a rank starts.
+    mixed_manifests(context.workspace, training, shards)
+    if training.sync is not None and training.federated is not None:
+        Clients.of(group_rows(shards, TRAIN), training.sync)
     run = RunSpec(
         pipeline=context.pipeline,
         config=training.identity,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from headway.data_contracts.store.documents import Frozen
 from headway.training.config.parallel import is_power_of_two
@@ -101,6 +101,14 @@ class OuterSpec(Frozen):
             if not takes and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} does nothing with `kind: {self.kind}`")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_does_nothing(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Runs of `kind: sgd` keep the keys that they had when there was no other."""
+        fields: dict[str, Any] = written(self)
+        if self.is_adaptive:
+            return fields
+        return {name: value for name, value in fields.items() if name not in ("kind", "square_decay", "epsilon")}
 
     def __str__(self) -> str:
         """For a person."""

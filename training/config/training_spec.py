@@ -261,10 +261,11 @@ class TrainingSpec(Frozen):
                     "say stop. A client whose answer is not finite is left out by itself"
                 )
         validation, every = self.validation, self.sync.every_steps
-        if validation is not None and not validation.is_settled:
+        if validation is None:
+            return self
+        if not validation.is_settled:
             raise ValueError("sync.federated: validations are between rounds; give validation.every_steps")
-        steps = range(1, self.max_steps) if validation is not None else ()
-        if any(step % every and validation.is_due(step, self.max_steps) for step in steps if validation is not None):
+        if any(step % every for step in validation.first_due(self.max_steps)):
             raise ValueError(f"sync.federated: validations are between rounds, after multiples of {every} steps")
         return self
 
@@ -364,7 +365,11 @@ class TrainingSpec(Frozen):
             return self
         # Of the rank that has most.
         islands = max(shares_of(has_islands.islands, min(world_size, has_islands.islands)))
-        return self.model_copy(update={self.islands_are_of: has_islands.model_copy(update={"islands": islands})})
+        update: dict[str, Any] = {"islands": islands}
+        if self.federated is not None:
+            # Else every round of a part of its clients would be void.
+            update["federated"] = self.federated.model_copy(update={"quorum": min(self.federated.quorum, islands)})
+        return self.model_copy(update={self.islands_are_of: has_islands.model_copy(update=update)})
 
     @property
     def rounding(self) -> Rounding:
@@ -583,8 +588,8 @@ def length_line(spec: TrainingSpec, *, context_tokens: int | None, num_rows: int
     num_seen = spec.max_steps * spec.global_batch_sequences if is_bound else spec.batch_phases.row(spec.max_steps)
     most = "at most " if is_bound else ""
     seen = f"{spec.max_steps:,} steps = {most}{num_seen * (context_tokens or 1):,} {targets_of(context_tokens)}"
-    # Of datasets mixed in, each has epochs of its own.
-    is_shown = num_rows and not spec.order.mix
+    # Of datasets mixed in, each has epochs of its own; clients are drawn, and their rows come as often.
+    is_shown = num_rows and not spec.order.mix and spec.federated is None
     if not (is_shown and num_rows):
         return seen
     epochs = num_seen / num_rows
@@ -594,9 +599,10 @@ def length_line(spec: TrainingSpec, *, context_tokens: int | None, num_rows: int
 def steps_per_epoch(spec: TrainingSpec, num_rows: int) -> float | None:
     """Steps in which each row is seen once, over the whole run.
 
-    None of trees, where datasets with epochs of their own are mixed, and where the batch grows by what is measured.
+    None of trees, where datasets with epochs of their own are mixed, of clients that are drawn, and where the batch
+    grows by what is measured.
     """
-    if spec.grows_trees or spec.order.mix or not num_rows:
+    if spec.grows_trees or spec.order.mix or spec.federated is not None or not num_rows:
         return None
     if spec.batch_ramp is None:
         return num_rows / spec.global_batch_sequences

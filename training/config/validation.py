@@ -94,7 +94,17 @@ class ValidationSpec(Frozen):
             return True
         if (every_steps := self._every_steps(max_steps)) is not None:
             return step % every_steps == 0
-        return any(step == max(1, round(fraction * max_steps)) for fraction in self.at_fractions)
+        return step in self._steps_of_fractions(max_steps)
+
+    def first_due(self, max_steps: int) -> list[int]:
+        """Steps before the last that a validation follows; where it is every so many, the first: others are multiples
+        of it."""
+        every_steps = self._every_steps(max_steps)
+        steps = self._steps_of_fractions(max_steps) if every_steps is None else [every_steps]
+        return [step for step in steps if step < max_steps]
+
+    def _steps_of_fractions(self, max_steps: int) -> list[int]:
+        return [max(1, round(fraction * max_steps)) for fraction in self.at_fractions]
 
     def __str__(self) -> str:
         """When, and what follows, for a person."""
@@ -112,4 +122,4 @@ class ValidationSpec(Frozen):
         """Validations of a run that goes to its last step."""
         if (every_steps := self._every_steps(max_steps)) is not None:
             return -(-max_steps // every_steps)
-        return len({max_steps, *(max(1, round(fraction * max_steps)) for fraction in self.at_fractions)})
+        return len({max_steps, *self._steps_of_fractions(max_steps)})

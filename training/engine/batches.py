@@ -43,7 +43,8 @@ def client_rounds(spec: TrainingSpec, reader: ShardReader | None = None) -> Clie
         reader: of whose rows; by default nobody's, where a learner is only tried out.
     """
     assert spec.sync is not None, "islands are clients"
-    clients = Clients.alike(spec.sync.islands) if reader is None else Clients.of(reader.datasets[0], spec.sync)
+    num_drawn = spec.sync.islands
+    clients = Clients.alike(num_drawn) if reader is None else Clients.of(reader.datasets[0].group_rows, spec.sync)
     return ClientRounds(clients, spec.sync, seed=derive(spec.seed, "clients"))
 
 

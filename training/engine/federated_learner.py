@@ -38,6 +38,7 @@ class FederatedLearner(IslandLearner):
         assert spec.federated is not None, "islands are clients"
         self._federated: FederatedSpec = spec.federated
         self._rounds, self._first_step, self._void_rounds = rounds, 0, 0
+        self._refused_before = set[int]()
         own = {name: self._islands.shared[name] for name in self._islands.personal}
         self._personal = PersonalWeights(own, self._client_weights())
 
@@ -113,9 +114,12 @@ class FederatedLearner(IslandLearner):
         self._personal.average_into(self._islands.shared)
 
     def round_fields(self) -> Mapping[str, Any]:
-        """Of the round that ended, for the ledger."""
+        """Of the round that ended, for the ledger; once a round."""
         names, num_rows = self._rounds.clients.names, self._rounds.clients.num_rows
         answered = [client for client, fine in zip(self._drawn, self._is_answer, strict=True) if fine]
+        # One that is refused in each of its rounds is news once.
+        fresh = [names[client] for client in self._refused if client not in self._refused_before]
+        self._refused_before.update(self._refused)
         return {
             "round": self._number + 1,
             "clients": [names[client] for client in self._drawn],
@@ -125,6 +129,7 @@ class FederatedLearner(IslandLearner):
             "lost": [names[client] for client in self._lost],
             "refused": [names[client] for client in self._refused],
             "is_void": self._void_rounds > 0,
+            "what": f"the answer of {' and '.join(fresh)} is not finite and counts for nothing." if fresh else "",
         }
 
     def moments(self) -> State:

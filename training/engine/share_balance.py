@@ -41,6 +41,7 @@ class ShareBalance:
         world_size = process_group.world_size
         may_differ = (
             not spec.grows_trees
+            and spec.asynchronous is None
             and world_size > 1
             and splits_no_model(mesh_shape(spec.parallel, world_size), world_size)
         )

@@ -37,6 +37,7 @@ class StepRecorder:
     ) -> None:
         self._rank, self._process_group, self._learner = rank, process_group, learner
         # A size that never changes is the configuration's, and in no step's record.
+        self._shares_batches = spec.asynchronous is None
         self._growth = growth if spec.batch_ramp is not None else None
         self.tokens_seen = 0
         self._marked_s = 0.0
@@ -62,6 +63,8 @@ class StepRecorder:
             self._marked_s = time.monotonic()
 
     def _relative_share(self, num_replicas: int) -> float | None:
+        if not self._shares_batches:
+            return None
         share = self._learner.share
         ratio = len(share.replicas(num_replicas)) * share.count / num_replicas
         return None if ratio == 1 else ratio

@@ -226,7 +226,7 @@ EVENTS: Mapping[str, Declared] = {
     ),
     "federated.round": _at(
         "A federated round ended: whom it drew, how far each went, and whose answer counts.",
-        "step round clients num_rows distances answered lost refused is_void",
+        "step round clients num_rows distances answered lost refused is_void what",
     ),
     "guard": _at(
         "Loss or gradients are out of line, and what follows.",

@@ -20,6 +20,7 @@ from headway.training.checkpoint.pieces import Piece
 from headway.training.config.communication_spec import SyncSpec
 from headway.training.config.name_patterns import matches, require_matches
 from headway.training.config.training_spec import TrainingSpec
+from headway.training.optimizers.groups import all_names
 from headway.training.optimizers.outer import OuterUpdate
 from headway.training.parallel.exact_replicas import ExactReplicas
 from headway.training.parallel.gradients import GradientTree
@@ -47,7 +48,7 @@ class ExactIslands(ExactReplicas):
             )
         self._sync: SyncSpec = spec.sync
         self._site = Site.of(process_group, spec.sync.islands)
-        travels = _travelling(self._trained, spec.sync)
+        travels = _travelling(self._trained, spec.sync, all_names(self.model))
         self._outer = OuterUpdate(travels, spec.sync.outer, num_islands=spec.sync.islands)
         self.shared = {name: value.data for name, value in self._trained.items()}
         self.personal = tuple(name for name in self._trained if name not in travels)
@@ -270,12 +271,20 @@ class ExactIslands(ExactReplicas):
         }
 
 
-def _travelling(trained: Mapping[str, nn.Parameter], sync: SyncSpec) -> dict[str, nn.Parameter]:
-    """Raises: `ConfigError`: a pattern of personal weights matches none, or they match all."""
+def _travelling(
+    trained: Mapping[str, nn.Parameter], sync: SyncSpec, names: Mapping[str, tuple[str, ...]]
+) -> dict[str, nn.Parameter]:
+    """
+    Args:
+        names: by the first name of a weight, all of its names, by any of which a pattern may mean it.
+
+    Raises:
+        ConfigError: a pattern of personal weights matches none, or they match all.
+    """
     personal = () if sync.federated is None else sync.federated.personal
     where = "training.sync.federated.personal"
-    require_matches(personal, trained.keys(), where=where)
-    found = {name: value for name, value in trained.items() if not matches(name, personal)}
+    require_matches(personal, [each for name in trained for each in names[name]], where=where)
+    found = {name: value for name, value in trained.items() if not any(matches(each, personal) for each in names[name])}
     if not found:
         raise ConfigError(
             "every weight of the model is personal, and clients have nothing to share.",

@@ -355,3 +355,26 @@ def test_a_plan_speaks_of_tokens_where_training_will(write: Callable[..., Retrai
     planned = make_plan(request)
     assert "x 5 seq" in planned.batch and planned.batch.endswith("= 40"), "8 rows of 5 tokens"
     assert planned.length == "1,000 steps = 40,000 tokens"
+
+
+def test_patterns_of_personal_weights_are_tried_on_a_built_in_recipe_too(
+    write: Callable[..., RetrainRequest], tmp_path: Path
+) -> None:
+    request = write()
+    file = tmp_path / "words.yaml"
+    file.write_text("""\
+pipeline: words
+source: {format: csv, uri: there-is-none, include: ["*.csv"]}
+contract: contract.yaml
+shards: {group_by: file, encoder: {kind: tabular, categorical: [word], label: language}}
+training:
+  recipe: {name: tabular-classifier}
+  global_batch_sequences: 64
+  micro_batch_sequences: 16
+  sync: {every_steps: 8, federated: {personal: ["haed.*"]}}
+registry: {model: words}
+""")
+    with pytest.raises(ConfigError, match=r"'haed\.\*' matches no weight of the model"):
+        check_request(request)
+    file.write_text(file.read_text().replace("haed", "head"))
+    check_request(request)

@@ -54,6 +54,12 @@ def test_ranks_that_share_one_machine_are_said_to_be_slow_once_at_the_end_and_th
     assert stream.getvalue().splitlines()[2:] == ["slow       rank 1 on a is slow: ..."]
 
 
+def test_a_federated_round_is_told_of_where_an_answer_was_refused() -> None:
+    event = {"event": "federated.round", "step": 8, "what": ""}
+    assert notice_line(event) == ""
+    assert notice_line({**event, "what": "a.csv"}).split() == ["round", "a.csv"]
+
+
 def test_a_stage_that_another_process_is_at_has_not_failed() -> None:
     ended = {"event": "stage.launch", "duration_s": 0.0}
     assert notice_line({**ended, "outcome": "RunBusy"}) == "launch     busy       0.00 s"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from headway.data_contracts.store.documents import TensorSlice
+from headway.data_contracts.store.documents import Registration, TensorSlice
 from headway.data_contracts.store.errors import ConfigError
+from headway.tasks.core.candidate import read_candidate
+from headway.tasks.core.context import RunContext
 from headway.tasks.rows.ranking_split import remember_ranking
-from headway.tasks.stages.launch import continue_run, state_bytes
+from headway.tasks.stages.launch import continue_run, describe_run, state_bytes
 from headway.training.config.communication_spec import SyncSpec
 from headway.training.config.optimizer import EmaSpec
 from headway.training.config.training_spec import TrainingSpec
@@ -64,6 +68,25 @@ def test_an_island_has_weights_and_moments_of_its_own_whatever_the_last_run_had(
     ]
     assert state_bytes([*layout(MODEL), *moments], training) == copies * 40
     assert state_bytes(layout(MODEL, MEAN, SQUARE), training) == copies * 40
+
+
+def test_the_personal_weights_of_every_client_lie_on_each_rank() -> None:
+    sync = SyncSpec.model_validate({"every_steps": 4, "federated": {"personal": ["a"]}})
+    training = TrainingSpec(global_batch_sequences=8, micro_batch_sequences=1, sync=sync)
+    tables = [
+        piece.model_copy(update={"global_shape": (9, 10), "offsets": (0, *piece.offsets), "shape": (9, *piece.shape)})
+        for piece in layout("clients.weights.a")
+    ]
+    assert state_bytes([*layout(MODEL), *tables], training) == state_bytes(layout(MODEL), training) + 9 * 40
+
+
+def test_fewer_clients_than_a_round_draws_are_refused_before_a_rank_starts(context: RunContext, register: Any) -> None:
+    registration = context.workspace.load(register(1)[0], Registration)
+    manifest = read_candidate(context.workspace, registration.checkpoint).run.manifest
+    sync = SyncSpec.model_validate({"every_steps": 4, "federated": {}})
+    training = TrainingSpec(global_batch_sequences=8, micro_batch_sequences=1, sync=sync)
+    with pytest.raises(ConfigError, match="4 clients are drawn for each round, and there are 0:"):
+        describe_run(context, training, manifest)
 
 
 @pytest.mark.process

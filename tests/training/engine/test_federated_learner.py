@@ -162,13 +162,17 @@ def test_rounds_come_to_what_clients_do_that_are_trained_one_by_one_and_weighted
 def test_an_answer_that_is_not_finite_costs_that_client_alone() -> None:
     training = spec()
     learner = learner_of(training)
-    start = weights_of(learner)
+    start, known = weights_of(learner), set[str]()
     for number in range(NUM_ROUNDS):
         assert math.isfinite(train_round(learner, training, number, poisoned=1))
         refused = CLIENTS.names[rounds_of(training).drawn(number)[1]]
         fields = learner.round_fields()
         assert fields["refused"] == [refused] and refused not in fields["answered"] and len(fields["answered"]) == 3
         assert fields["distances"][1] is None and not fields["is_void"]
+        # A person learns of each client once, and not in each round again.
+        news = f"the answer of {refused} is not finite and counts for nothing."
+        assert fields["what"] == ("" if refused in known else news)
+        known.add(refused)
     expected = by_hand(training, start, poisoned=1)
     for name, value in weights_of(learner).items():
         torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-6)
@@ -222,3 +226,21 @@ def test_patterns_that_match_no_weight_or_all_of_them_are_refused() -> None:
         learner_of(spec(personal=("haed.*",)))
     with pytest.raises(ConfigError, match="every weight of the model is personal"):
         learner_of(spec(personal=("*",)))
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.head.weight = self.inner.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.inner(x)))
+
+
+def test_a_tied_weight_is_personal_by_any_of_its_names() -> None:
+    training = spec(personal=("head.*",))
+    alone = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
+    learner = FederatedLearner(Own(Tied, (6,)), training, alone, rounds_of(training))
+    of_clients = {name.removeprefix("clients.weights.") for name in learner.moments() if "clients.weights." in name}
+    assert of_clients == {"inner.weight", "head.bias"}

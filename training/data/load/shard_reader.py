@@ -271,6 +271,12 @@ def _sizes(shards: Sequence[Shard]) -> list[int]:
     return [row_group.num_rows for shard in shards for row_group in shard.row_groups]
 
 
+def group_rows(manifest: ShardManifest, split: str) -> dict[str, int]:
+    """How many rows of a split each group has, in the order in which they are numbered."""
+    groups = (group for group in manifest.groups if group.split == split)
+    return {group.name or f"group {group.group}": group.num_rows for group in groups}
+
+
 def _numbered(
     by_dataset: Sequence[Sequence[Shard]], manifests: Sequence[ShardManifest], split: str
 ) -> tuple[Dataset, ...]:
@@ -280,9 +286,7 @@ def _numbered(
         # Counted in two places of the manifest, which a damaged or foreign one contradicts.
         if table.num_rows != manifest.num_rows(split):
             raise IntegrityError("the manifest's row counts contradict each other.", where=manifest.link.short)
-        groups = (group for group in manifest.groups if group.split == split)
-        group_rows = {group.name or f"group {group.group}": group.num_rows for group in groups}
-        numbered.append(Dataset(first_row, table, group_rows))
+        numbered.append(Dataset(first_row, table, group_rows(manifest, split)))
         first_row += table.num_rows
     return tuple(numbered)
 

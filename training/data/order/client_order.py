@@ -7,6 +7,7 @@ takes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.config.communication_spec import SyncSpec
-from headway.training.data.load.shard_reader import Dataset
 from headway.training.data.order.exact_order import ExactOrder, check_positions
 from headway.training.data.order.window_order import permutation
 from headway.training.data.splitmix import MASK, hash_text, mix, splitmix64
@@ -28,9 +28,15 @@ class Clients(NamedTuple):
     """Of each, in the training split; none is 0."""
 
     @classmethod
-    def of(cls, dataset: Dataset, sync: SyncSpec) -> Clients:
-        """Raises: `ConfigError`: there are fewer than a round draws."""
-        found = {name: num_rows for name, num_rows in dataset.group_rows.items() if num_rows}
+    def of(cls, group_rows: Mapping[str, int], sync: SyncSpec) -> Clients:
+        """
+        Args:
+            group_rows: of each group of the shards, in the training split.
+
+        Raises:
+            ConfigError: there are fewer than a round draws.
+        """
+        found = {name: num_rows for name, num_rows in group_rows.items() if num_rows}
         if len(found) < sync.islands:
             raise ConfigError(
                 f"{sync.islands} clients are drawn for each round, and there are {len(found)}: a client is a group of "

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.config.communication_spec import FederatedSpec, SyncSpec
-from headway.training.data.load.row_groups import RowGroupTable
-from headway.training.data.load.shard_reader import Dataset
 from headway.training.data.order.client_order import ClientOrder, ClientRounds, Clients
 
 
@@ -73,8 +71,8 @@ def test_about_the_share_of_answers_is_lost_that_was_asked_for_and_none_without(
 
 
 def test_a_group_without_training_rows_is_no_client_and_too_few_are_refused_by_name() -> None:
-    dataset = Dataset(0, RowGroupTable([4, 3]), {"north": 4, "empty": 0, "south": 3})
+    groups = {"north": 4, "empty": 0, "south": 3}
     sync = SyncSpec(every_steps=2, islands=2, federated=FederatedSpec())
-    assert Clients.of(dataset, sync) == Clients(("north", "south"), (4, 3))
+    assert Clients.of(groups, sync) == Clients(("north", "south"), (4, 3))
     with pytest.raises(ConfigError, match="4 clients are drawn for each round, and there are 2"):
-        Clients.of(dataset, sync.model_copy(update={"islands": 4}))
+        Clients.of(groups, sync.model_copy(update={"islands": 4}))
