@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.tables.decompressed import opened
-from headway.data_contracts.tables.open_quotes import QuoteCount, refuse_open_quote
+from headway.data_contracts.tables.open_quotes import QuoteCount, refuse_lost_rows
 from headway.data_contracts.tables.schema import check_names
 from headway.data_contracts.tables.source_errors import UnparsableRow, reading_table
 from headway.data_contracts.tables.source_spec import CsvOptions
@@ -222,8 +222,8 @@ def _opened(
             with pa.PythonFile(quotes, mode="r") as counted:
                 yield csv.open_csv(counted, read_options=read, parse_options=parse, convert_options=convert)
         # Of names alone, and where nobody reads on, the end is not reached.
-        if types and quotes.may_be_open:
-            refuse_open_quote(path, where, options)
+        if types and quotes.may_take_rows:
+            refuse_lost_rows(path, where, options)
     except UnicodeError:
         # Raised by the decoder of encodings other than UTF-8, for a block of which no row is known yet.
         raise DataError(f"it is not {options.encoding} to its end.", where=where, advice=ENCODED) from None

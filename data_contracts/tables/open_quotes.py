@@ -1,4 +1,8 @@
-"""A quote that nothing closes: all that follows it in a file would be one value, and its rows would be gone."""
+"""Quotes that take rows along: one that nothing closes, or that another row's stray quote closes.
+
+All that lies between is one value then, and its rows are gone without a word. A file whose quotes are as RFC 4180 has
+them is known by its bytes as they are read. Any other is looked through once more, as Arrow reads it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway.data_contracts.store.errors import DataError
 from headway.data_contracts.tables.decompressed import CHUNK_BYTES, opened
@@ -16,19 +20,32 @@ from headway.data_contracts.tables.source_spec import CsvOptions
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
+BLANKS = " \t"
+"""Between the quote that closes a value and what parts it from the next, they are a habit and no sign of lost rows."""
+
 
 class QuoteCount(io.RawIOBase):
-    """A file's bytes as they are read, and whether its quotes may be unpaired."""
+    """A file's bytes as they are read, and whether each of its quotes stands where RFC 4180 has one.
+
+    Quotes open and close in turn. One that opens follows a delimiter or the end of a line, and one that closes stands
+    before these. A doubled one is a pair that closes and opens.
+    """
 
     def __init__(self, stream: Any, options: CsvOptions) -> None:
+        import numpy as np
+
         self._stream, self._quote = stream, ord(options.quote)
         # In two bytes a character, a byte may be half of another one.
-        self._is_unknown = options.encoding == "utf-16"
-        self._is_odd = False
+        self._is_doubtful = options.encoding == "utf-16"
+        self._is_open = False
+        self._is_edge = np.zeros(256, dtype=bool)
+        self._is_edge[[*map(ord, (options.delimiter, "\n", "\r", options.quote))]] = True
+        self._last = b"\n"
+        """The byte before the next block; a quote that begins the file opens a value."""
 
     @property
-    def may_be_open(self) -> bool:
-        return self._is_odd or self._is_unknown
+    def may_take_rows(self) -> bool:
+        return self._is_doubtful or self._is_open
 
     def readable(self) -> bool:
         return True
@@ -40,27 +57,66 @@ class QuoteCount(io.RawIOBase):
         return len(data)
 
     def read(self, size: int = -1) -> bytes:
-        import numpy as np
-
         data: bytes = self._stream.read(size)
-        # Not `bytes.count`, which takes ten times as long where every value has quotes.
-        self._is_odd ^= bool(np.count_nonzero(np.frombuffer(data, np.uint8) == self._quote) % 2)
+        if data and not self._is_doubtful:
+            self._look_at(data)
         return data
 
+    def _look_at(self, data: bytes) -> None:
+        import numpy as np
 
-def refuse_open_quote(path: Path, where: str, options: CsvOptions) -> None:
-    """Of a file whose quotes are unpaired: a mark of inches in a value without quotes is none that opens.
+        last, self._last = self._last[0], data[-1:]
+        block, is_edge = np.frombuffer(data, np.uint8), self._is_edge
+        if not self._is_open and last == self._quote:
+            # It closed a value at the end of the block before, where nothing showed what follows.
+            self._is_doubtful = not is_edge[block[0]]
+        places = np.flatnonzero(block == self._quote)
+        if not len(places):
+            return
+        first = int(self._is_open)
+        opening, closing = places[first::2], places[1 - first :: 2]
+        if len(opening):
+            before = block[opening - 1]
+            before[0] = last if opening[0] == 0 else before[0]
+            self._is_doubtful |= not is_edge[before].all()
+        if len(closing):
+            # Of the last byte, the next block says.
+            inner = closing[:-1] if closing[-1] == len(block) - 1 else closing
+            self._is_doubtful |= not is_edge[block[inner + 1]].all()
+        self._is_open ^= len(places) % 2 == 1
+
+
+class OpenQuote(NamedTuple):
+    """A value that rows are lost in."""
+
+    line: int
+    """Where its quote opens."""
+    closed_in: int | None
+    """The line in which another row's quote closes it; None: nothing does."""
+
+
+def refuse_lost_rows(path: Path, where: str, options: CsvOptions) -> None:
+    """Of a file whose quotes are doubtful: a mark of inches in a value without quotes is none that opens.
 
     Raises:
-        DataError: the last quote that opens a value is not closed.
+        DataError: a quote that opens a value is not closed, or closed in the midst of a value of another line.
     """
-    line = _open_at_line(_texts(path, where, options), options)
-    if line is not None:
+    lost = _lost_rows(_texts(path, where, options), options)
+    if lost is None:
+        return
+    if lost.closed_in is None:
         raise DataError(
-            f"the quote that opens in line {line:,} is never closed: all that follows it would be one value.",
+            f"the quote that opens in line {lost.line:,} is never closed: all that follows it would be one value.",
             where=where,
             advice="Close it, or write the file again: it may be cut short.",
         )
+    raise DataError(
+        f"the quote that opens in line {lost.line:,} is closed in the midst of a value, in line {lost.closed_in:,}: "
+        "all between them would be one value.",
+        where=where,
+        advice="Put quotes around the whole of each value that has one, and double it within. Where a quote is a "
+        "character as any other, set `source.csv.quote` to one that does not occur.",
+    )
 
 
 def _texts(path: Path, where: str, options: CsvOptions) -> Iterator[str]:
@@ -71,15 +127,16 @@ def _texts(path: Path, where: str, options: CsvOptions) -> Iterator[str]:
             yield decoder.decode(data)
 
 
-def _open_at_line(texts: Iterator[str], options: CsvOptions) -> int | None:
-    """Where the quote opens that is still open at the end, as Arrow reads: one opens at the start of a value alone."""
+def _lost_rows(texts: Iterator[str], options: CsvOptions) -> OpenQuote | None:
+    """The first value that rows are lost in, as Arrow reads: a quote opens at the start of a value alone."""
     quote, starts = options.quote, (options.delimiter, "\n", "\r", "")
+    ends = re.compile(rf"[{BLANKS}]*(?:[{re.escape(options.delimiter)}\r\n]|\Z)")
     is_open, opened_at, before = False, 0, ""
     feeds = returns = 0
     to_skip = options.skip_rows
     for text in texts:
-        # Whether a quote is doubled shows in what follows it.
-        while text.endswith(quote) and (more := next(texts, "")):
+        # Whether a quote is doubled, or closes its value, shows in what follows it.
+        while text.rstrip(BLANKS).endswith(quote) and (more := next(texts, "")):
             text += more
         done = 0
         if to_skip:
@@ -94,12 +151,13 @@ def _open_at_line(texts: Iterator[str], options: CsvOptions) -> int | None:
             if is_open and text.startswith(quote, place + 1):
                 place += 2
                 continue
-            if is_open:
-                is_open = False
-            elif (text[place - 1] if place else before) in starts:
+            if is_open or (text[place - 1] if place else before) in starts:
                 feeds, returns = feeds + text.count("\n", done, place), returns + text.count("\r", done, place)
-                is_open, opened_at, done = True, 1 + (feeds or returns), place
+                done, line = place, 1 + (feeds or returns)
+                if is_open and line > opened_at and not ends.match(text, place + 1):
+                    return OpenQuote(opened_at, line)
+                is_open, opened_at = not is_open, line
             place += 1
         feeds, returns = feeds + text.count("\n", done), returns + text.count("\r", done)
         before = text[-1:] or before
-    return opened_at if is_open else None
+    return OpenQuote(opened_at, None) if is_open else None

@@ -75,7 +75,8 @@ def fault_of(expected: Expected, own: Workspace | None) -> str:
         own: the workspace whose own store it is, which keeps its files there.
 
     Raises:
-        RegistryError: a server of MLflow, or the store of its files, does not answer, or not in time.
+        RegistryError: a server of MLflow, or the store of its files, does not answer, or not in time; or its database
+            is locked.
     """
     if mlflow_store.database_of(expected.tracking_uri) is None:
         return _faults_from_child(expected)
@@ -83,7 +84,11 @@ def fault_of(expected: Expected, own: Workspace | None) -> str:
         with mlflow_store.mlflow_client(expected.tracking_uri):
             fault, place = _faults(expected)
     except RegistryError as error:  # a file that is gone or cannot be read, and no server's silence
-        return error.what
+        if not mlflow_store.is_held_by_another(error):
+            return error.what
+        raise RegistryError(
+            "another process holds MLflow's database locked.", where=expected.tracking_uri, advice=ADVICE
+        ) from error
     if fault:
         return shortened(fault, MAX_FAULT_CHARS)
     if own is not None:
@@ -130,7 +135,9 @@ def _fault_of_run(expected: Expected, run: Run) -> str:
         return f"its run {run.info.run_id} was deleted"
     if run.data.tags.get(mlflow_store.RUN_TAG) != expected.run.sha256:
         return f"its run {run.info.run_id} is of another training"
-    return ""
+    # SQLite keeps bytes and numbers in a column of texts, too, and MLflow would stumble over them.
+    is_place = isinstance(run.info.artifact_uri, str)
+    return "" if is_place else f"its run {run.info.run_id} does not say where its files lie"
 
 
 def _fault_of_tags(expected: Expected, made: ModelVersion) -> str:

@@ -145,6 +145,19 @@ def mlflow_client(tracking_uri: str) -> Iterator[None]:
         ) from error
 
 
+def is_held_by_another(error: BaseException) -> bool:
+    """Whether a database was locked for as long as it was asked: then it has said nothing."""
+    cause: BaseException | None = error
+    while cause is not None:
+        # SQLAlchemy keeps what SQLite raised as `orig`.
+        code = getattr(getattr(cause, "orig", cause), "sqlite_errorcode", None)
+        # The lowest byte: what else a code says is why.
+        if isinstance(code, int) and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
 def _is_of_answer(error: Exception) -> bool:
     """Whether MLflow's client, or what parses for it, stumbled over an answer: it takes any for its server's."""
     last = ""

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.tables import open_quotes
 from headway.data_contracts.tables.csv_files import csv_batches, csv_columns, csv_names
 from headway.data_contracts.tables.source_spec import CsvOptions, SourceSpec
 from headway.data_contracts.tables.unparsable_rows import Unparsable, tolerant_batches
@@ -146,7 +147,7 @@ def test_a_quote_that_is_never_closed_is_found_within_bounded_memory(tmp_path: P
         ('a,b\n1,x\n2,"y', 3),  # cut short
         ('a,b\r\n1,"x\r\ny"\r\n2,"y""\r\n3,z\r\n', 4),
         ('a,b\r1,x\r2,"y\r3,z\r', 3),
-        ('a,b\n1,5"\n2,"y""z"\n3,"\n4,z"x"\n5,"y""\n', 6),
+        ('a,b\n1,5"\n2,"y""z"\n3,"4,z"x"\n5,"y""\n', 5),
     ],
 )
 def test_a_quote_that_is_never_closed_takes_no_rows_along(tmp_path: Path, data: str, line: int) -> None:
@@ -160,6 +161,61 @@ def test_a_quote_that_is_never_closed_takes_no_rows_along(tmp_path: Path, data: 
             list(csv_batches(path, name, CsvOptions(), {"a": "int64"}))
         with pytest.raises(DataError, match=problem):
             list(tolerant_batches(SourceSpec(uri=str(tmp_path), format="csv"), path, name, columns, []))
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        ('a,b\n1,"x\n2,5"y\n3,z\n', (2, 3)),  # a row begins in one value and ends in another
+        ('a,b\n0,"u""\nv"\n1,"x\n"2\n3,z\n', (4, 5)),
+        ('a,b\r\n1,"x\r\n2,z\r\n3,5"\t y\r\n', (2, 4)),
+        ('a,b\r1,"x\r2,5"y\r', (2, 3)),
+    ],
+)
+def test_a_quote_that_another_rows_stray_quote_closes_takes_no_rows_along(
+    tmp_path: Path, data: str, lines: tuple[int, int]
+) -> None:
+    columns = {"a": "int64", "b": "string"}
+    problem = rf"the quote that opens in line {lines[0]} is closed in the midst of a value, in line {lines[1]}"
+    for name, written, encoding in (
+        ("a.csv", data.encode(), "utf-8"),
+        ("a.csv.gz", gzip.compress(data.encode()), "utf-8"),
+        ("b.csv", data.encode("utf-16"), "utf-16"),
+    ):
+        path, options = write(tmp_path, written, name), CsvOptions(encoding=encoding)
+        with pytest.raises(DataError, match=problem):
+            list(csv_batches(path, name, options, columns))
+        with pytest.raises(DataError, match=problem):
+            list(csv_batches(path, name, options, {"a": "int64"}))
+        spec = SourceSpec(uri=str(tmp_path), format="csv", csv=options)
+        with pytest.raises(DataError, match=problem):
+            list(tolerant_batches(spec, path, name, columns, []))
+
+
+def test_a_stray_quote_is_found_wherever_the_file_is_cut_into_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_doubtful(path: Path, block_bytes: int) -> bool:
+        quotes = open_quotes.QuoteCount(io.BytesIO(path.read_bytes()), CsvOptions())
+        while quotes.read(block_bytes):
+            pass
+        return quotes.may_take_rows
+
+    for block_bytes in (1, 2, 3, 4, 5, 1000):
+        monkeypatch.setattr(open_quotes, "CHUNK_BYTES", block_bytes)
+        path = write(tmp_path, 'a,b\n1,"x""\ny""" \n2,"x\n3,5"y\n4,z\n')
+        assert is_doubtful(path, block_bytes)
+        with pytest.raises(DataError, match="opens in line 4 is closed in the midst of a value, in line 5"):
+            open_quotes.refuse_lost_rows(path, "a.csv", CsvOptions())
+        path = write(tmp_path, '"a","b"\n1,"x""\ny""" \n2,"x\n3,5"\n4,5"z\n')
+        assert is_doubtful(path, block_bytes)
+        open_quotes.refuse_lost_rows(path, "a.csv", CsvOptions())
+        assert not is_doubtful(write(tmp_path, '"a","b"\n"","x""\n""y"""\n"2",""\n3,"z"'), block_bytes)
+
+
+def test_quotes_within_a_row_and_values_of_several_lines_are_read_as_they_come(tmp_path: Path) -> None:
+    path = write(tmp_path, 'a,b\n1,"x"y\n2,"x\ny"\n3,"x\ny" \n4,5" "pipe"\n5,"x"" y"\n')
+    assert [row["b"] for row in rows(path)] == ["xy", "x\ny", "x\ny ", '5" "pipe"', 'x" y']
 
 
 def test_a_mark_of_inches_within_a_value_is_no_quote_that_opens(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ One small champion, with three versions behind it, is made once and put back bef
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from headway.data_contracts.store.documents import RunSpec
+from headway.data_contracts.store.errors import RegistryError
 from headway.data_contracts.store.published_files import document_path
 from headway.tasks.registry import champion_moves, mlflow_store
 from headway.tasks.registry.model_versions import ModelVersions
@@ -206,6 +209,10 @@ MLFLOW: dict[str, tuple[Callable[[Forge], object], str]] = {
         lambda f: f.sql("UPDATE runs SET artifact_uri = 'http://10.255.255.1/api/2.0/mlflow-artifacts/artifacts/x'"),
         "outside of the workspace's own, at http://10.255.255.1/api/2.0/mlflow-artifacts/artifacts/x/model: not read",
     ),
+    "its files at bytes that are no text": (
+        lambda f: f.sql("UPDATE runs SET artifact_uri = x'ff0080'"),
+        "does not say where its files lie",
+    ),
     "its files in a folder elsewhere that holds the same": (
         lambda f: (
             shutil.copytree(f.root / "mlartifacts", f.root.parent / "elsewhere", dirs_exist_ok=True),
@@ -288,6 +295,17 @@ def test_a_change_of_the_registry_is_named(forge: Forge, verify: Verify, change:
     if "database" not in change and "copy" not in change:
         let_go_of_databases()
     assert named in broken(verify)
+
+
+def test_a_database_that_another_process_holds_is_no_finding(forge: Forge, verify: Verify) -> None:
+    let_go_of_databases()
+    holder = sqlite3.connect(forge.root / "mlflow.db", isolation_level=None)
+    with contextlib.closing(holder):
+        holder.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(RegistryError, match=r"another process holds MLflow's database locked.*Verify again"):
+            verify()
+    let_go_of_databases()
+    assert verify()[0] == 0
 
 
 INSTEAD: dict[str, Callable[[Path], object]] = {
