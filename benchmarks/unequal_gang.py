@@ -1,5 +1,7 @@
 """One rank of `benchmarks.unequal_ranks`: exact replicas in equal shares, and in shares by speed, take steps in turn.
 
+Ranks that do not wait for each other make updates of as many rows beside them.
+
 `python -m benchmarks.unequal_gang REQUEST`, with a `Request` as JSON, in a gang's environment; rank 0 prints what every
 step took, by arm.
 """
@@ -18,14 +20,18 @@ import torch
 
 from benchmarks.exact_gang import MODELS, SHAPE
 from headway.data_contracts.store.documents import Frozen
+from headway.training.config.communication_spec import AsynchronousSpec
 from headway.training.config.optimizer import OptimizerSpec
+from headway.training.config.parallel import ParallelSpec
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec
+from headway.training.engine.asynchronous_learner import AsynchronousLearner, WorkItem
 from headway.training.engine.learner import Learner
 from headway.training.ranks.distributed import enable_determinism, init_process_group
 from headway.training.recipes.load import load_recipe
 
 NUM_WARM_UP = 6
-STEPS_A_TURN = 2
+STEPS_A_TURN, UPDATES_A_TURN = 2, 12
+ASYNCHRONOUS = "asynchronous"
 
 
 class Request(Frozen):
@@ -34,7 +40,7 @@ class Request(Frozen):
     model: str
     rounds: int
     moves: bool
-    """Whether there is a second arm, in shares by what replicas took each rank before."""
+    """Whether there are further arms: in shares by what replicas took each rank before, and asynchronous."""
     groups: tuple[str, ...]
     """Of each rank, the control group that holds its share of a processor."""
 
@@ -57,6 +63,13 @@ def main() -> None:
             micro_batch_sequences=request.micro_batch,
         )
         learner = Learner(load_recipe("language-model", spec.recipe.model, SHAPE), spec, process_group)
+        not_waiting = {
+            "parallel": ParallelSpec(mode="fast"),
+            "asynchronous": AsynchronousSpec(meet_every_steps=UPDATES_A_TURN),
+        }
+        workers = AsynchronousLearner(
+            load_recipe("language-model", spec.recipe.model, SHAPE), spec.model_copy(update=not_waiting), process_group
+        )
         draw = torch.Generator().manual_seed(1)
         rows = torch.randint(
             SHAPE.vocab_size, (request.replicas, request.micro_batch, SHAPE.context_tokens + 1), generator=draw
@@ -73,6 +86,15 @@ def main() -> None:
             taken.append(sums.replica_s or ())
             return time.perf_counter() - started_s
 
+        def update_s(first: int) -> float:
+            """Of each, on the average of a turn, with its meeting."""
+            process_group.barrier()
+            started_s = time.perf_counter()
+            batches = [{"tokens": rows[replica]} for replica in range(request.replicas)]
+            numbers = range(first, first + UPDATES_A_TURN)
+            workers.train_round(first, [WorkItem(number, request.replicas, lambda: batches) for number in numbers])
+            return (time.perf_counter() - started_s) / UPDATES_A_TURN
+
         for number in range(NUM_WARM_UP):
             step(number)
         arms: dict[str, tuple[float, ...]] = {"equal": ()}
@@ -82,7 +104,11 @@ def main() -> None:
             arms["by speed"] = tuple(1 / each for each in medians)
         found = Found(steps_s={name: [] for name in arms}, shares={})
         number = NUM_WARM_UP
-        for _ in range(request.rounds):
+        if request.moves:
+            found.steps_s[ASYNCHRONOUS] = []
+        for turn in range(request.rounds):
+            if request.moves:
+                found.steps_s[ASYNCHRONOUS].append(update_s(turn * UPDATES_A_TURN))
             for name, speeds in arms.items():
                 learner.share_by(speeds)
                 bounds = learner.share.bounds(request.replicas)

@@ -1,4 +1,4 @@
-"""What unequal shares of a batch win: one rank at half speed, and three hosts that are left of four.
+"""What unequal shares of a batch win, and ranks that do not wait: one at half speed, and three hosts left of four.
 
 `python -m benchmarks.unequal_ranks [--model "1 M"] [--rounds N] [--json]`
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.exact_gang import MODELS
 from benchmarks.figures import Figure, show
 from benchmarks.rank_processes import first_answer
-from benchmarks.unequal_gang import Found, Request
+from benchmarks.unequal_gang import ASYNCHRONOUS, Found, Request
 from headway.training.launch.base.ports import free_port
 
 PERIOD_US = 5000
@@ -53,7 +53,9 @@ def main() -> None:
     equal_s, by_speed_s = (statistics.median(uneven.steps_s[arm]) for arm in ("equal", "by speed"))
     shares = " and ".join(map(str, uneven.shares["by speed"]))
     name = f"one rank of two at half speed, shares of {shares} of 16"
+    not_waiting_s = statistics.median(uneven.steps_s[ASYNCHRONOUS])
     found = [
+        Figure(name="the same, asynchronous", value=not_waiting_s / equal_s, ratio_to="equal shares"),
         Figure(name=name, value=by_speed_s / equal_s, ratio_to="equal shares", target=HALF_SPEED),
         Figure(
             name="three hosts left of four",

@@ -85,6 +85,12 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
+def use_training_mode(model: nn.Module) -> None:
+    """As `model.train()`. It is so already at nearly every step, which is found out in a third of the time."""
+    if not all(module.training for module in model.modules()):
+        model.train()
+
+
 def check_proof(
     manifest: CheckpointManifest, measured: float, here: DeviceFingerprint, *, recorded_in_half: bool = False
 ) -> ProofResult:

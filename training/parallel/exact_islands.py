@@ -17,6 +17,7 @@ from torch.autograd.graph import increment_version
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.checkpoint.pieces import Piece
+from headway.training.checkpoint.proof import use_training_mode
 from headway.training.config.communication_spec import SyncSpec
 from headway.training.config.name_patterns import matches, require_matches
 from headway.training.config.training_spec import TrainingSpec
@@ -150,7 +151,7 @@ class ExactIslands(ExactReplicas):
     @torch.no_grad()
     def begin_round(self, *, is_first: bool) -> None:
         """Every island starts from the shared weights; where they keep weights apart, in the first round alone."""
-        self.model.train()
+        use_training_mode(self.model)
         self._statistics.begin_step()
         if is_first or not self._sync.keeps_weights_apart:
             for views in self._views:

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.checkpoint.pieces import Piece, State, pieces_of
+from headway.training.checkpoint.proof import use_training_mode
 from headway.training.config.communication_spec import IntegerCompressionSpec
 from headway.training.config.parallel import shares_of
 from headway.training.config.seeds import derive, seed_everything
@@ -120,7 +121,7 @@ class ExactReplicas(UnshardedModel):
     def backward(
         self, step: int, micro_batches: Sequence[Batch], *, num_replicas: int, loss_scale: float = 1.0
     ) -> Tensor:
-        self.model.train()
+        use_training_mode(self.model)
         self._statistics.begin_step()
         rows = []
         measured = is_measured(step, self._spec, num_replicas)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.checkpoint.pieces import Piece, State
+from headway.training.checkpoint.proof import use_training_mode
 from headway.training.config.parallel import mesh_shape
 from headway.training.config.seeds import derive, seed_everything
 from headway.training.config.training_spec import TrainingSpec
@@ -84,7 +85,7 @@ class MeshStrategy:
     def backward(
         self, step: int, micro_batches: Sequence[Batch], *, num_replicas: int, loss_scale: float = 1.0
     ) -> Tensor:
-        self.model.train()
+        use_training_mode(self.model)
         self._begin(len(micro_batches))
         self._statistics.begin_step()
         rows, replicas = [], self.share.replicas(num_replicas)

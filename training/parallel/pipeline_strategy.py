@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.data_contracts.store.errors import ConfigError
+from headway.training.checkpoint.proof import use_training_mode
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.parallel.mesh_strategy import MeshStrategy, sums_of
 from headway.training.parallel.stage_link import StageLink
@@ -41,7 +42,7 @@ class PipelineStrategy(MeshStrategy):
     def backward(
         self, step: int, micro_batches: Sequence[Batch], *, num_replicas: int, loss_scale: float = 1.0
     ) -> Tensor:
-        self.model.train()
+        use_training_mode(self.model)
         self._begin(len(micro_batches))
         rows = torch.zeros((len(micro_batches), 2), dtype=torch.float64, device=self._process_group.device)
         replicas = self.share.replicas(num_replicas)
