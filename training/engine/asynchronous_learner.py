@@ -135,17 +135,16 @@ class AsynchronousLearner(Learner):
                 value.copy_(self._weights[name])
         order = ArrivalOrder(done, done + len(works), staleness=self._asynchronous.staleness)
         weights = [[self._weights[name] for name in names] for names in self._served]
-        server = ParameterServer(self._gang, self._links, weights, [*self._own.values()], order, self._apply)
-        while (taken := server.take()) is not None:
-            started_s = time.perf_counter()
-            work = works[taken.work - done]
-            batches = work.batches()
-            read_s = time.perf_counter()
-            self.data_s += read_s - started_s
-            figures = self._gradient(work, batches)
-            server.hand_in(taken.work, [[_gradient_of(value) for value in values] for values in weights], figures)
-            on_update(taken.work)
-        server.finish()
+        with ParameterServer(self._gang, self._links, weights, [*self._own.values()], order, self._apply) as server:
+            while (taken := server.take()) is not None:
+                started_s = time.perf_counter()
+                work = works[taken.work - done]
+                batches = work.batches()
+                read_s = time.perf_counter()
+                self.data_s += read_s - started_s
+                figures = self._gradient(work, batches)
+                server.hand_in(taken.work, [[_gradient_of(value) for value in values] for values in weights], figures)
+                on_update(taken.work)
         self._meet()
         found = self._on_all(server.arrivals, len(works))
         return self._updates(done, works, found)

@@ -2,6 +2,7 @@
 
 Forks as many ranks as the job says, which train a small model and write down what it came to. Rank 1 may halt in its
 first batch: its worker until rank 0 has gone on as far as the bound allows, then the whole rank, until it is continued.
+Or a rank fails there, or in an update of what it serves, or dies; the others write down what became of them.
 """
 
 from __future__ import annotations
@@ -59,6 +60,10 @@ def digest(learner: AsynchronousLearner) -> str:
     return found.hexdigest()
 
 
+def planted(*_: Any) -> None:
+    raise ValueError("planted")
+
+
 def run_rank(folder: Path, job: dict[str, Any], rank: int) -> None:
     world_size = job["world_size"]
     enable_determinism(1)
@@ -68,10 +73,17 @@ def run_rank(folder: Path, job: dict[str, Any], rank: int) -> None:
     recipe, spec = case(job)
     gang = ProcessGroup(rank=rank, world_size=world_size, device=torch.device("cpu"))
     learner = AsynchronousLearner(recipe, spec, gang)
+    fails = job.get("fails") if rank == job.get("failing_rank") else None
+    if fails == "update":
+        learner._move = planted  # type: ignore[method-assign]
     halted, begun = False, folder / "begun"
 
     def began(window: int) -> None:
         nonlocal halted
+        if fails == "batch":
+            planted()
+        if fails == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
         if rank == 0:
             with begun.open("a") as file:
                 file.write("x")
@@ -105,8 +117,9 @@ def main(path: Path) -> None:
             try:
                 run_rank(path.parent, job, rank)
                 code = 0
-            except BaseException:
+            except BaseException as error:
                 traceback.print_exc()
+                (path.parent / f"rank-{rank}.json").write_text(json.dumps({"error": type(error).__name__}))
             finally:
                 os._exit(code)
         ranks.append(process)

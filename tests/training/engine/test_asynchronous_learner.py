@@ -14,6 +14,7 @@ import torch
 from headway.data_contracts.store.errors import IntegrityError
 from headway.training.engine.arrivals import script_from
 from headway.training.engine.asynchronous_learner import AsynchronousLearner
+from headway.training.launch.base.protocol import COLLECTIVE_TIMEOUT_S
 from headway.training.ranks.distributed import ProcessGroup, enable_determinism
 from headway.training.ranks.parameter_server import shared_out
 from tests.training.engine.asynchronous_gang import case, digest, works
@@ -22,10 +23,11 @@ from tests.warm_programs import run_program
 REPOSITORY = Path(__file__).resolve().parents[3]
 MUON, ADAMW = {"gradient_clip": 0.5}, {"kind": "adamw", "lr": 0.01, "gradient_clip": 0.5}
 STALENESS = 3
+JOB = {"steps": 24, "every": 8, "staleness": STALENESS, "optimizer": ADAMW, "world_size": 2}
 
 
 def trained(folder: Path, **job: Any) -> list[dict[str, Any]]:
-    job = {"steps": 24, "every": 8, "staleness": STALENESS, "optimizer": ADAMW, "world_size": 2, **job}
+    job = {**JOB, **job}
     (folder / "job.json").write_text(json.dumps(job))
     program = [sys.executable, Path(__file__).with_name("asynchronous_gang.py"), folder / "job.json"]
     done = run_program(program, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, timeout=300)
@@ -79,6 +81,28 @@ def test_no_gradient_is_staler_than_the_bound_though_a_rank_halts(tmp_path: Path
     assert stalest(found[0], worker=1) >= STALENESS - 1, "rank 0 went on meanwhile"
     assert stalest(found[0]) <= STALENESS
     assert replayed(tmp_path, found[0]) == found[0]["digests"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("fails", ["batch", "update", "dies"])
+@pytest.mark.parametrize("failing_rank", [0, 1])
+def test_a_rank_that_fails_ends_all_at_once_and_only_it_is_to_blame(
+    tmp_path: Path, fails: str, failing_rank: int
+) -> None:
+    (tmp_path / "job.json").write_text(
+        json.dumps({**JOB, "world_size": 3, "fails": fails, "failing_rank": failing_rank})
+    )
+    # Nobody would come to the collective's timeout within the program's.
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), COLLECTIVE_TIMEOUT_S: "3600"}
+    program = [sys.executable, Path(__file__).with_name("asynchronous_gang.py"), tmp_path / "job.json"]
+    assert run_program(program, env=environment, timeout=60).returncode != 0
+    errors = {file.name: json.loads(file.read_text())["error"] for file in tmp_path.glob("rank-*.json")}
+    expected = {f"rank-{rank}.json": "ConnectionError" for rank in range(3)} | {
+        f"rank-{failing_rank}.json": "ValueError"
+    }
+    if fails == "dies":
+        del expected[f"rank-{failing_rank}.json"]
+    assert errors == expected
 
 
 @pytest.mark.process
