@@ -7,6 +7,7 @@ Or a rank fails there, or in an update of what it serves, or dies; the others wr
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -94,15 +95,24 @@ def run_rank(folder: Path, job: dict[str, Any], rank: int) -> None:
                 os.sched_yield()
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    rounds, digests, losses, done = [], [], [], 0
+    rounds, digests, losses, done, held = [], [], [], 0, 0
+    size = sum(value.numel() for value in learner._own.values())
+
+    def on_update(_number: int) -> None:
+        nonlocal held
+        if job.get("counts"):
+            flat = [each for each in gc.get_objects() if isinstance(each, torch.Tensor) and each.shape == (size,)]
+            held = max(held, len(flat))
+
     while done < job["steps"]:
         end = learner.round_end(done, lambda step: step == job.get("validated"))
-        updates = learner.train_round(done, works(recipe, spec, done, end, began))
+        updates = learner.train_round(done, works(recipe, spec, done, end, began), on_update)
         rounds.append([[each.work, each.version, each.worker] for each in learner.arrivals])
         digests.append(digest(learner))
         losses += [[update.sums.nats.hex(), update.grad_norm.hex(), update.lr] for update in updates]
         done = end
-    (folder / f"rank-{rank}.json").write_text(json.dumps({"rounds": rounds, "digests": digests, "losses": losses}))
+    found = {"rounds": rounds, "digests": digests, "losses": losses, "held": held}
+    (folder / f"rank-{rank}.json").write_text(json.dumps(found))
     if world_size > 1:
         dist.barrier()
         dist.destroy_process_group()
