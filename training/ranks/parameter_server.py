@@ -30,6 +30,8 @@ TAKES, HANDS_IN, LEAVES = 1.0, 0.0, -1.0
 """What a worker asks for."""
 MAX_EVENTS = 1024
 """On their way to one rank: what it has not taken is kept."""
+_CLOSED_HERE = "caused pair closure"
+"""What gloo says where a wait elsewhere in this process was given up."""
 BREAK_S = 10.0
 """How long a thread that was woken may take to end."""
 NUM_FIGURES = 3
@@ -277,9 +279,12 @@ class ParameterServer:
     def _fail(self, error: BaseException) -> None:
         """Let nobody wait on, here or on another rank. What comes of it is an echo."""
         with self._failing:
-            if self._error is not None:
-                return
-            self._error = error
+            is_first = self._error is None
+            # A wait that was too long closes all pairs, and the threads that this wakes may come here before it does.
+            if self._error is None or (_CLOSED_HERE in str(self._error) and _CLOSED_HERE not in str(error)):
+                self._error = error
+        if not is_first:
+            return
         for each in (self._events, self._replies, self._weights, self._gradients):
             each.put(None)  # type: ignore[attr-defined]
         # A message that nobody sends and that is waited for no longer: gloo closes all pairs then, which wakes whoever

@@ -83,6 +83,8 @@ def run_rank(folder: Path, job: dict[str, Any], rank: int) -> None:
         nonlocal halted
         if fails == "batch":
             planted()
+        if fails == "freezes":
+            os.kill(os.getpid(), signal.SIGSTOP)
         if fails == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         if rank == 0:
@@ -129,7 +131,9 @@ def main(path: Path) -> None:
                 code = 0
             except BaseException as error:
                 traceback.print_exc()
-                (path.parent / f"rank-{rank}.json").write_text(json.dumps({"error": type(error).__name__}))
+                (path.parent / f"rank-{rank}.json").write_text(
+                    json.dumps({"error": type(error).__name__, "what": str(error)})
+                )
             finally:
                 os._exit(code)
         ranks.append(process)
@@ -137,6 +141,13 @@ def main(path: Path) -> None:
         _, status = os.waitpid(ranks[1], os.WUNTRACED)
         assert os.WIFSTOPPED(status)
         os.kill(ranks[1], signal.SIGCONT)
+    if job.get("fails") == "freezes":
+        frozen = ranks.pop(job["failing_rank"])
+        for process in ranks:
+            os.waitpid(process, 0)
+        os.kill(frozen, signal.SIGKILL)
+        os.waitpid(frozen, 0)
+        return
     codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in ranks]
     if any(codes):
         sys.exit(f"failed: {codes}")

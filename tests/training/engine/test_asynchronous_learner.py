@@ -109,6 +109,17 @@ def test_a_rank_that_fails_ends_all_at_once_and_only_it_is_to_blame(
 
 
 @pytest.mark.process
+def test_rank_0_names_the_rank_that_halted(tmp_path: Path) -> None:
+    job = {**JOB, "world_size": 3, "fails": "freezes", "failing_rank": 2}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), COLLECTIVE_TIMEOUT_S: "5"}
+    program = [sys.executable, Path(__file__).with_name("asynchronous_gang.py"), tmp_path / "job.json"]
+    assert run_program(program, env=environment, timeout=60).returncode == 0
+    found = json.loads((tmp_path / "rank-0.json").read_text())
+    assert found["error"] == "ConnectionError" and found["what"].startswith("rank 2 did not answer")
+
+
+@pytest.mark.process
 def test_without_staleness_the_order_of_ranks_does_not_show(tmp_path: Path) -> None:
     (tmp_path / "two").mkdir()
     (tmp_path / "one").mkdir()
