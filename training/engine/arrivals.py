@@ -30,8 +30,15 @@ def script_from(events: Iterable[Event], num_steps: int) -> Script:
     found: dict[int, tuple[Arrival, ...]] = {}
     for event in events:
         if event["event"] == EVENT:
-            arrivals = tuple(Arrival(*map(int, each)) for each in event["arrivals"])
-            found[int(event["step"]) - len(arrivals)] = arrivals
+            try:
+                arrivals = tuple(Arrival(*map(int, each)) for each in event["arrivals"])
+                found[int(event["step"]) - len(arrivals)] = arrivals
+            except (KeyError, ValueError, TypeError) as error:
+                raise IntegrityError(
+                    f"an event `{EVENT}` is damaged ({type(error).__name__}: {error}).",
+                    where="ledger",
+                    advice="Without it nothing repeats a run whose ranks do not wait for each other.",
+                ) from error
     script: dict[int, tuple[Arrival, ...]] = {}
     done = 0
     while done < num_steps:

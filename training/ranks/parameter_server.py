@@ -286,7 +286,7 @@ class ParameterServer:
         if not is_first:
             return
         for each in (self._events, self._replies, self._weights, self._gradients):
-            each.put(None)  # type: ignore[attr-defined]
+            each.put(None)
         # A message that nobody sends and that is waited for no longer: gloo closes all pairs then, which wakes whoever
         # waits on either side. Of a pair that is broken already it says so at once, and lets the others be.
         for rank in range(self._num_ranks):

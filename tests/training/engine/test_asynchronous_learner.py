@@ -199,3 +199,12 @@ def test_a_ledger_that_lacks_a_round_repeats_nothing() -> None:
     assert list(script_from([event(8, 8), event(16, 8), event(24, 8)], 16)) == [0, 8]
     with pytest.raises(IntegrityError, match="does not say in which order gradients came from step 9 on"):
         script_from([event(8, 8), event(24, 8)], 24)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [{}, {"step": 8}, {"step": 8, "arrivals": [[0, 0]]}, {"step": 8, "arrivals": 3}, {"arrivals": [[0, 0, 0]]}],
+)
+def test_a_damaged_round_of_a_ledger_is_named(damaged: dict[str, Any]) -> None:
+    with pytest.raises(IntegrityError, match="damaged"):
+        script_from([{"event": "asynchronous.round", **damaged}], 8)
