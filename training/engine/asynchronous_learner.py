@@ -31,7 +31,7 @@ from headway.training.ranks.parameter_server import NUM_FIGURES, ParameterServer
 from headway.training.recipes.protocol import Recipe
 
 
-class Work(NamedTuple):
+class WorkItem(NamedTuple):
     """What an update is made of."""
 
     window: int
@@ -43,7 +43,7 @@ class Work(NamedTuple):
 class Update(NamedTuple):
     """What came of one, the same on every rank."""
 
-    work: Work
+    work: WorkItem
     sums: Sums
     grad_norm: float
     lr: float
@@ -129,7 +129,7 @@ class AsynchronousLearner(Learner):
         return next((done for done in range(step + 1, end) if is_due(done)), end)
 
     def train_round(
-        self, done: int, works: Sequence[Work], on_update: Callable[[int], None] = lambda _number: None
+        self, done: int, works: Sequence[WorkItem], on_update: Callable[[int], None] = lambda _number: None
     ) -> list[Update]:
         """Make as many updates as there is work, and meet.
 
@@ -166,7 +166,7 @@ class AsynchronousLearner(Learner):
     def parts_s(self) -> Mapping[str, float]:
         return {"forward": self._forward_s / max(1, len(self.arrivals)), "sync": 0.0}
 
-    def _repeat(self, done: int, works: Sequence[Work], on_update: Callable[[int], None]) -> list[Update]:
+    def _repeat(self, done: int, works: Sequence[WorkItem], on_update: Callable[[int], None]) -> list[Update]:
         """The same updates in the order in which they were made before, each rank by itself."""
         arrivals = self.script.get(done, ()) if self.script is not None else ()
         if len(arrivals) != len(works):
@@ -193,7 +193,7 @@ class AsynchronousLearner(Learner):
         self._use(now)
         return self._updates(done, works, list(zip(arrivals, figures, strict=True)))
 
-    def _gradient(self, work: Work, batches: Sequence[Batch]) -> tuple[float, float, float]:
+    def _gradient(self, work: WorkItem, batches: Sequence[Batch]) -> tuple[float, float, float]:
         """Let the model's gradients be the clipped one of a batch's mean loss.
 
         Returns nats, number of tokens, and the gradient's norm before clipping.
@@ -248,7 +248,7 @@ class AsynchronousLearner(Learner):
             dist.broadcast(rows, group_src=0, group=self._links)
         return [(Arrival(*map(int, row[:3])), tuple(row[3:])) for row in rows.tolist()]
 
-    def _updates(self, done: int, works: Sequence[Work], found: Sequence[_Found]) -> list[Update]:
+    def _updates(self, done: int, works: Sequence[WorkItem], found: Sequence[_Found]) -> list[Update]:
         self.arrivals = [arrival for arrival, _ in found]
         optimizer = self._spec.optimizer
         peak_lr = optimizer.lr * optimizer.lr_scale(self._spec.global_batch_sequences)

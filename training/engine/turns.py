@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from headway.training.engine.asynchronous_learner import AsynchronousLearner, Work
+from headway.training.engine.asynchronous_learner import AsynchronousLearner, WorkItem
 from headway.training.engine.island_learner import IslandLearner
 from headway.training.engine.learner import Learner, Sums
 from headway.training.guards.step_guard import RollBack, StepGuard
@@ -151,7 +151,7 @@ def take_asynchronous(
     end = learner.round_end(done, validation_is_due)
     hooks.before_update()
     watch.lap("staging")
-    works = [Work(*next(windows)) for _ in range(done, end)]
+    works = [WorkItem(*next(windows)) for _ in range(done, end)]
     updates = learner.train_round(done, works, lambda _number: hooks.on_step_apart(done))
     watch.lap("compute")
     save = any(hooks.save_is_due(number) for number in range(done + 1, end + 1))

@@ -212,15 +212,15 @@ class ParameterServer:
             if wish == HANDS_IN:
                 self._figures[worker] = int(work), tuple(figures)
             for grant in self._order.ask(worker, takes_weights=wish == TAKES):
-                self._tell(grant)
+                self._emit(grant)
 
-    def _tell(self, grant: Grant) -> None:
+    def _emit(self, grant: Grant) -> None:
         """Servers first: they follow in this order."""
         if not grant.takes_weights:
             work, figures = self._figures.pop(grant.worker)
             self.arrivals.append((Arrival(work, grant.version, grant.worker), figures))
         if grant.number >= 0:
-            self._tell_servers(grant)
+            self._notify_servers(grant)
         if grant.worker == 0:
             self._replies.put(grant)
         else:
@@ -229,9 +229,9 @@ class ParameterServer:
             self._num_done += 1
             # A worker asks for more when its last gradient is handed in: all of them are.
             if self._num_done == self._num_ranks:
-                self._tell_servers(grant)
+                self._notify_servers(grant)
 
-    def _tell_servers(self, event: Grant) -> None:
+    def _notify_servers(self, event: Grant) -> None:
         self._events.put(event)
         for rank in range(1, self._num_ranks):
             self._send(torch.tensor(event), rank, EVENT)

@@ -26,7 +26,7 @@ from headway.training.config.communication_spec import AsynchronousSpec
 from headway.training.config.optimizer import OptimizerSpec
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.training_spec import TrainingSpec
-from headway.training.engine.asynchronous_learner import AsynchronousLearner, Work
+from headway.training.engine.asynchronous_learner import AsynchronousLearner, WorkItem
 from headway.training.ranks.distributed import ProcessGroup, enable_determinism
 from tests.training.exact.cases import batch, shipped
 
@@ -46,12 +46,12 @@ def case(job: dict[str, Any]) -> tuple[Any, TrainingSpec]:
     )
 
 
-def works(recipe: Any, spec: TrainingSpec, done: int, end: int, began: Any = lambda _window: None) -> list[Work]:
+def works(recipe: Any, spec: TrainingSpec, done: int, end: int, began: Any = lambda _window: None) -> list[WorkItem]:
     def batches(window: int) -> list[dict[str, torch.Tensor]]:
         began(window)
         return [batch(recipe, spec, window, replica) for replica in range(NUM_REPLICAS)]
 
-    return [Work(window, NUM_REPLICAS, partial(batches, window)) for window in range(done, end)]
+    return [WorkItem(window, NUM_REPLICAS, partial(batches, window)) for window in range(done, end)]
 
 
 def digest(learner: AsynchronousLearner) -> str:
