@@ -27,6 +27,7 @@ from headway.training.config.optimizer import OptimizerSpec
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.engine.asynchronous_learner import AsynchronousLearner, WorkItem
+from headway.training.launch.base.process_tree import die_with_parent
 from headway.training.ranks.distributed import ProcessGroup, enable_determinism
 from tests.training.exact.cases import batch, shipped
 
@@ -125,6 +126,7 @@ def main(path: Path) -> None:
     for rank in range(job["world_size"]):
         process = os.fork()
         if process == 0:
+            die_with_parent()
             code = 1
             try:
                 run_rank(path.parent, job, rank)
