@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from headway.data_contracts.store.errors import IntegrityError
@@ -30,8 +30,15 @@ def script_from(events: Iterable[Event], num_steps: int) -> Script:
     found: dict[int, tuple[Arrival, ...]] = {}
     for event in events:
         if event["event"] == EVENT:
-            arrivals = tuple(Arrival(*map(int, each)) for each in event["arrivals"])
-            found[int(event["step"]) - len(arrivals)] = arrivals
+            try:
+                arrivals = tuple(Arrival(*map(int, each)) for each in event["arrivals"])
+                found[int(event["step"]) - len(arrivals)] = arrivals
+            except (KeyError, ValueError, TypeError) as error:
+                raise IntegrityError(
+                    f"an event `{EVENT}` is damaged ({type(error).__name__}: {error}).",
+                    where="ledger",
+                    advice="Without it nothing repeats a run whose ranks do not wait for each other.",
+                ) from error
     script: dict[int, tuple[Arrival, ...]] = {}
     done = 0
     while done < num_steps:
@@ -44,6 +51,25 @@ def script_from(events: Iterable[Event], num_steps: int) -> Script:
         script[done] = found[done]
         done += len(found[done])
     return script
+
+
+def require_possible(arrivals: Sequence[Arrival], done: int, staleness: int) -> None:
+    """That each piece of a round's work is done once, at weights there were, which are not too stale.
+
+    Args:
+        done: updates before the round.
+
+    Raises:
+        IntegrityError: it is not so.
+    """
+    works = sorted(arrival.work for arrival in arrivals)
+    is_bounded = all(max(done, n - staleness) <= arrival.version <= n for n, arrival in enumerate(arrivals, done))
+    if works != list(range(done, done + len(arrivals))) or not is_bounded:
+        raise IntegrityError(
+            f"the order of the {len(arrivals)} gradients after step {done:,} cannot have been.",
+            where=SCRIPT_NAME,
+            advice="The ledger that it was read from is damaged: nothing repeats the run.",
+        )
 
 
 def as_json(script: Script) -> dict[str, tuple[Arrival, ...]]:

@@ -18,9 +18,11 @@ from headway.data_contracts.store.errors import ConfigError, IntegrityError
 from headway.training.config.communication_spec import AsynchronousSpec
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.training_spec import TrainingSpec
-from headway.training.engine.arrivals import SCRIPT_NAME, Script
+from headway.training.engine.arrivals import SCRIPT_NAME, Script, require_possible
 from headway.training.engine.learner import Learner, Sums
+from headway.training.observe.traffic import size_bytes
 from headway.training.optimizers.scheduled import ScheduledOptimizer, lr_factor
+from headway.training.parallel.exact_replicas import trained_parameters
 from headway.training.parallel.gradients import clip_factor
 from headway.training.parallel.strategy import Batch, BatchShare, ParallelStrategy
 from headway.training.ranks.arrival_order import Arrival, ArrivalOrder
@@ -58,7 +60,13 @@ class _Served:
 
     def __init__(self, strategy: ParallelStrategy, parameters: Mapping[str, nn.Parameter]) -> None:
         self.model, self.parameters = strategy.model, parameters
-        self.whole_matrix, self.slice_of = strategy.whole_matrix, strategy.slice_of
+
+    def whole_matrix(self, name: str, values: Tensor) -> Tensor:
+        # Each by itself: bits of a product of many may depend on how many, and so on which rank serves which.
+        return values
+
+    def slice_of(self, name: str, whole: Tensor) -> Tensor:
+        return whole
 
 
 class AsynchronousLearner(Learner):
@@ -80,6 +88,7 @@ class AsynchronousLearner(Learner):
                 advice="Take layer or group normalisation, or sum gradients at every step.",
             )
         self._recipe = recipe
+        trained_parameters(self.model)  # messages are fp32; refuses others
         self._weights = {name: value for name, value in self._strategy.parameters.items() if value.requires_grad}
         """That are trained; a worker computes with these, a server moves its own copies."""
         sizes = {name: value.numel() for name, value in self._weights.items()}
@@ -129,23 +138,22 @@ class AsynchronousLearner(Learner):
         """
         self.data_s = self._forward_s = 0.0
         if self.script is not None:
-            return self._repeat(done, works)
+            return self._repeat(done, works, on_update)
         with torch.no_grad():
             for name, value in self._own.items():
                 value.copy_(self._weights[name])
         order = ArrivalOrder(done, done + len(works), staleness=self._asynchronous.staleness)
         weights = [[self._weights[name] for name in names] for names in self._served]
-        server = ParameterServer(self._gang, self._links, weights, [*self._own.values()], order, self._apply)
-        while (taken := server.take()) is not None:
-            started_s = time.perf_counter()
-            work = works[taken.work - done]
-            batches = work.batches()
-            read_s = time.perf_counter()
-            self.data_s += read_s - started_s
-            figures = self._gradient(work, batches)
-            server.hand_in(taken.work, [[_gradient_of(value) for value in values] for values in weights], figures)
-            on_update(taken.work)
-        server.finish()
+        with ParameterServer(self._gang, self._links, weights, [*self._own.values()], order, self._apply) as server:
+            while (taken := server.take()) is not None:
+                started_s = time.perf_counter()
+                work = works[taken.work - done]
+                batches = work.batches()
+                read_s = time.perf_counter()
+                self.data_s += read_s - started_s
+                figures = self._gradient(work, batches)
+                server.hand_in(taken.work, [[_gradient_of(value) for value in values] for values in weights], figures)
+                on_update(taken.work)
         self._meet()
         found = self._on_all(server.arrivals, len(works))
         return self._updates(done, works, found)
@@ -158,7 +166,7 @@ class AsynchronousLearner(Learner):
     def parts_s(self) -> Mapping[str, float]:
         return {"forward": self._forward_s / max(1, len(self.arrivals)), "sync": 0.0}
 
-    def _repeat(self, done: int, works: Sequence[WorkItem]) -> list[Update]:
+    def _repeat(self, done: int, works: Sequence[WorkItem], on_update: Callable[[int], None]) -> list[Update]:
         """The same updates in the order in which they were made before, each rank by itself."""
         arrivals = self.script.get(done, ()) if self.script is not None else ()
         if len(arrivals) != len(works):
@@ -166,6 +174,7 @@ class AsynchronousLearner(Learner):
                 f"{len(works)} updates follow step {done:,}, and the order of {len(arrivals)} is given.",
                 where=SCRIPT_NAME,
             )
+        require_possible(arrivals, done, self._asynchronous.staleness)
         last_use = {arrival.version: number for number, arrival in enumerate(arrivals, done)}
         kept: dict[int, dict[str, nn.Parameter]] = {}
         now, figures = self._copies(self._weights), []
@@ -180,6 +189,7 @@ class AsynchronousLearner(Learner):
                 value.grad = _gradient_of(self._weights[name]).clone()
             self._move(optimizer, number, number - arrival.version)
             kept = {version: values for version, values in kept.items() if last_use[version] > number}
+            on_update(arrival.work)
         self._use(now)
         return self._updates(done, works, list(zip(arrivals, figures, strict=True)))
 
@@ -222,10 +232,12 @@ class AsynchronousLearner(Learner):
             return
         moments = sorted(self._optimizer.tensors().items())
         for rank, names in enumerate(self._served):
-            states = [value for name, value in moments if name.partition(".")[2] in names]
+            mine = frozenset(names)
+            states = [value for name, value in moments if name.partition(".")[2] in mine]
             for value in (*(self._weights[name] for name in names), *states):
                 held = value.detach().cpu()
-                dist.broadcast(held, group_src=rank, group=self._links)
+                with self.traffic.within("broadcast", size_bytes(held)):
+                    dist.broadcast(held, group_src=rank, group=self._links)
                 value.copy_(held)
 
     def _on_all(self, own: Sequence[_Found], count: int) -> list[_Found]:

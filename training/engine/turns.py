@@ -158,7 +158,7 @@ def take_asynchronous(
     stop, save = learner.wishes(stop=hooks.stop_is_due(), save=save)
     watch.lap("sync")
     for step, update in enumerate(updates, done):
-        guard.check(step, update.sums.loss, update.grad_norm)
+        guard.check(step, update.sums.loss, update.grad_norm, (update.work.window, update.worker))
     of_each = watch.times.shared_out(len(updates), data_s=learner.data_s)
     for number, (update, times) in enumerate(zip(updates, of_each, strict=True), done + 1):
         window, num_replicas, _ = update.work

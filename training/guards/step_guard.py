@@ -19,10 +19,8 @@ from headway.training.guards.plan import DataPlan, ExcludedSpan
 from headway.training.guards.spike import SpikeDetector
 
 NON_FINITE, SPIKE = "non-finite", "spike"
-ADVICE = {
-    NON_FINITE: "Lower the learning rates, or look at the data of this step; `guards.non_finite` can skip it.",
-    SPIKE: "Lower the learning rates, or look at the data of this step; `guards.spike` can skip it.",
-}
+ADVICE = "Lower the learning rates, or look at the data of this step."
+SKIPPING = {NON_FINITE: " `guards.non_finite` can skip it.", SPIKE: " `guards.spike` can skip it."}
 
 
 class RollBack(Exception):
@@ -44,8 +42,12 @@ class StepGuard:
         self._spikes = SpikeDetector(spec.spike.window_steps, spec.spike.threshold)
         self.plan = DataPlan()
 
-    def check(self, step: int, loss: float, grad_norm: float) -> bool:
+    def check(self, step: int, loss: float, grad_norm: float, made: tuple[int, int] | None = None) -> bool:
         """Whether to take a step, counted from 0; if not, the same step is to be tried on the next window.
+
+        Args:
+            made: of which window and on which rank, where ranks do not wait for each other: its policies only note or
+                stop.
 
         Raises:
             RollBack: the policy says so.
@@ -53,7 +55,7 @@ class StepGuard:
         """
         self._notes.at_step(step)
         alarm = self._alarm(loss, grad_norm)
-        if alarm is not None and not self._may_pass(step, alarm, loss, grad_norm):
+        if alarm is not None and not self._may_pass(step, alarm, loss, grad_norm, made):
             return False
         # Only of a step that is taken: a loss that was refused must not raise the bar for the next.
         self._spikes.add(loss)
@@ -69,19 +71,23 @@ class StepGuard:
             return NON_FINITE
         return SPIKE if self._spikes.is_spike(loss) else None
 
-    def _may_pass(self, step: int, alarm: str, loss: float, grad_norm: float) -> bool:
+    def _may_pass(self, step: int, alarm: str, loss: float, grad_norm: float, made: tuple[int, int] | None) -> bool:
         policy: NonFinitePolicy | SpikePolicy = self._spec.non_finite if alarm == NON_FINITE else self._spec.spike
         window, spent = self.plan.window(step), self.plan.count(alarm)
+        where = f"step {step + 1}"
+        if made is not None:
+            window, rank = made
+            where = f"step {step + 1}, batch {window} on rank {rank}"
         # A budget bounds skips and roll-backs: data or learning rates that are broken would otherwise eat all windows.
         action = "stop" if policy.action != "note" and spent >= policy.budget else policy.action
         # As text: JSON has no word for what is not finite.
         numbers = {"loss": str(loss), "grad_norm": str(grad_norm)}
-        what = f"step {step + 1}: {alarm}, loss {loss:.4g}, gradient norm {grad_norm:.4g}: {action.replace('_', ' ')}."
+        what = f"{where}: {alarm}, loss {loss:.4g}, gradient norm {grad_norm:.4g}: {action.replace('_', ' ')}."
         self._notes({"step": step + 1, "window": window, "alarm": alarm, "action": action, **numbers, "what": what})
         if action == "note":
             return True
         if action == "stop":
-            raise _stop(step, alarm, loss, grad_norm, spent)
+            raise _stop(where, alarm, loss, grad_norm, spent, may_skip=made is None)
         rewind = self._spec.rewind_steps if action == "roll_back" else 1
         first = max(0, window + 1 - rewind)
         # Where that window was trained on as a step; excluded windows in between count for none.
@@ -141,11 +147,11 @@ class StepGuard:
         self._spikes.restore((), 0.0)
 
 
-def _stop(step: int, alarm: str, loss: float, grad_norm: float, spent: int) -> TrainingFailed:
+def _stop(where: str, alarm: str, loss: float, grad_norm: float, spent: int, *, may_skip: bool) -> TrainingFailed:
     what = (
         f"loss {loss} or gradient norm {grad_norm} is not finite"
         if alarm == NON_FINITE
         else f"loss {loss:.4f} is a spike above the recent steps'"
     )
     budget = f", and the budget of {spent} is spent" if spent else ""
-    return TrainingFailed(f"{what}{budget}.", where=f"step {step + 1}", advice=ADVICE[alarm])
+    return TrainingFailed(f"{what}{budget}.", where=where, advice=ADVICE + (SKIPPING[alarm] if may_skip else ""))

@@ -6,10 +6,15 @@ weights a worker takes are of one moment. Messages are torch's own, from one ran
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,8 +24,16 @@ from headway.training.observe.traffic import size_bytes
 from headway.training.ranks.arrival_order import Arrival, ArrivalOrder, Grant
 from headway.training.ranks.distributed import ProcessGroup
 
-REQUEST, REPLY, EVENT, WEIGHTS, GRADIENT = range(1, 6)
+REQUEST, REPLY, EVENT, WEIGHTS, GRADIENT, NEVER = range(1, 7)
 """Tags: each kind of message has an order of its own between two ranks."""
+TAKES, HANDS_IN, LEAVES = 1.0, 0.0, -1.0
+"""What a worker asks for."""
+MAX_EVENTS = 1024
+"""On their way to one rank: what it has not taken is kept."""
+_CLOSED_HERE = "caused pair closure"
+"""What gloo says where a wait elsewhere in this process was given up."""
+BREAK_S = 10.0
+"""How long a thread that was woken may take to end."""
 NUM_FIGURES = 3
 """A worker hands in beside a gradient, of its own choice."""
 
@@ -34,8 +47,14 @@ Apply = Callable[[int, int, Sequence[Tensor]], None]
 """Called with the number of an update, how stale it is, and the gradients of the weights that this rank serves."""
 
 
+T = TypeVar("T")
+
+
 class ParameterServer:
-    """One round of updates. All ranks make one at once.
+    """One round of updates, within `with`. All ranks make one at once.
+
+    What goes wrong in a thread, or within `with`, ends all of them here, and breaks the links: no rank waits for this
+    one until a timeout.
 
     Args:
         weights: of each rank, those that it serves, in one order everywhere, as this rank's worker uses them.
@@ -61,32 +80,63 @@ class ParameterServer:
         """Of each worker, what it hands in, until it may."""
         self.arrivals: list[tuple[Arrival, tuple[float, ...]]] = []
         """Of rank 0, all, with their figures; of others none."""
-        self._events: queue.SimpleQueue[Grant] = queue.SimpleQueue()
-        self._replies: queue.SimpleQueue[Grant] = queue.SimpleQueue()
-        self._weights: queue.SimpleQueue[Tensor] = queue.SimpleQueue()
-        self._gradients: queue.SimpleQueue[Tensor] = queue.SimpleQueue()
-        self._sends: list[tuple[dist.Work, Tensor]] = []
-        """Under way: nobody waits for a worker that has not come to take what it was granted."""
-        self._num_done = self._num_others_done = 0
+        # None: something went wrong.
+        self._events: queue.SimpleQueue[Grant | None] = queue.SimpleQueue()
+        self._replies: queue.SimpleQueue[Grant | None] = queue.SimpleQueue()
+        self._weights: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()
+        self._gradients: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._sends: dict[tuple[int, int], deque[tuple[dist.Work, Tensor]]] = {}
+        """Under way, by rank and tag: nobody waits for a worker that has not come to take what it was granted."""
+        self._num_done = 0
+        self._failing = threading.Lock()
         self._error: BaseException | None = None
-        self._threads = [threading.Thread(target=self._guarded, args=(self._serve,), name="serve", daemon=True)]
-        if self._rank == 0 and self._num_ranks > 1:
-            self._threads.append(
-                threading.Thread(target=self._guarded, args=(self._decide,), name="decide", daemon=True)
-            )
+        runs: list[tuple[str, Callable[[], None]]] = [("serve", self._serve)]
+        if self._rank == 0:
+            # One for each: a message from anybody would not be given up when a rank dies.
+            others = range(1, self._num_ranks)
+            runs += [(f"attend-{worker}", partial(self._attend, worker)) for worker in others]
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True) for name, run in runs
+        ]
+
+    def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        """Return when all updates are made. Raises what went wrong first."""
+        with self._traffic.paused():
+            if error is not None:
+                self._fail(error)
+            # Not by `join`, whose frames do not show that a rank waits for its peers.
+            with contextlib.suppress(queue.Empty):
+                for _ in self._threads:
+                    self._ended.get(timeout=None if error is None else BREAK_S)
+            if self._error is None:
+                self._end_sends()
+        if self._error is not None and self._error is not error:
+            raise self._error
 
     # The worker's side.
 
     def take(self) -> WeightsTaken | None:
         """Let the worker's weights be those of one moment; None: there is no work left."""
         with self._traffic.paused():
-            grant = self._ask(torch.tensor([1.0, *([0.0] * (NUM_FIGURES + 1))], dtype=torch.float64))
+            grant = self._ask(_request(TAKES))
             if grant.number < 0:
+                if self._rank != 0:
+                    self._send_now(_request(LEAVES), 0, REQUEST)
                 return None
             for rank, values in enumerate(self._used):
-                flat = self._weights.get() if rank == self._rank else self._received(values, rank, WEIGHTS)
+                is_own = rank == self._rank
+                flat = self._next_of(self._weights) if is_own else self._received(values, rank, WEIGHTS)
+                if not is_own and len(flat):
+                    # Here and not where they are sent, which another thread does: as much on the average.
+                    self._traffic.sent(size_bytes(flat))
                 _spread(flat, values)
         return WeightsTaken(grant.number, grant.version)
 
@@ -97,59 +147,71 @@ class ParameterServer:
             gradients: of each rank, as `weights` has them.
         """
         with self._traffic.paused():
-            self._ask(torch.tensor([0.0, work, *figures], dtype=torch.float64))
+            self._ask(_request(HANDS_IN, work, *figures))
             for rank, values in enumerate(gradients):
                 flat = _flat(values)
                 if rank == self._rank:
                     self._gradients.put(flat)
                 elif len(flat):
                     self._traffic.sent(size_bytes(flat))
-                    dist.send(flat, group=self._links, group_dst=rank, tag=GRADIENT)
+                    self._send_now(flat, rank, GRADIENT)
 
-    def finish(self) -> None:
-        """Return when all updates are made. Raises what went wrong in a thread."""
-        with self._traffic.paused():
-            for thread in self._threads:
-                thread.join()
-            for work, _ in self._sends:
-                work.wait()
-        if self._error is not None:
-            raise self._error
+    def _end_sends(self) -> None:
+        for (rank, _), under_way in self._sends.items():
+            for work, _ in under_way:
+                with _link_to(rank):
+                    work.wait()
 
     def _ask(self, request: Tensor) -> Grant:
         if self._rank == 0:
             self._requested(0, request.tolist())
-            return self._replies.get()
-        dist.send(request, group=self._links, group_dst=0, tag=REQUEST)
+            return self._next_of(self._replies)
+        self._send_now(request, 0, REQUEST)
         return self._grant_from(0, REPLY)
 
     def _grant_from(self, rank: int, tag: int) -> Grant:
         numbers = torch.zeros(4, dtype=torch.int64)
-        dist.recv(numbers, group=self._links, group_src=rank, tag=tag)
+        self._receive(numbers, rank, tag)
         worker, takes_weights, number, version = numbers.tolist()
         return Grant(worker, bool(takes_weights), number, version)
 
     def _received(self, values: Sequence[Tensor], rank: int, tag: int) -> Tensor:
         flat = torch.empty(sum(value.numel() for value in values), dtype=torch.float32)
         if len(flat):
-            dist.recv(flat, group=self._links, group_src=rank, tag=tag)
+            self._receive(flat, rank, tag)
         return flat
+
+    def _receive(self, values: Tensor, rank: int, tag: int) -> None:
+        with _link_to(rank):
+            dist.recv(values, group=self._links, group_src=rank, tag=tag)
+
+    def _send_now(self, values: Tensor, rank: int, tag: int) -> None:
+        with _link_to(rank):
+            dist.send(values, group=self._links, group_dst=rank, tag=tag)
+
+    def _next_of(self, values: queue.SimpleQueue[T | None]) -> T:
+        if (value := values.get()) is None:
+            assert self._error is not None, "else nobody wakes this thread"
+            raise self._error
+        return value
 
     # Rank 0's decisions.
 
-    def _decide(self) -> None:
-        request = torch.zeros(NUM_FIGURES + 2, dtype=torch.float64)
-        # One more request than pieces of work from each worker, and this rank's own come another way.
-        while self._num_others_done < self._num_ranks - 1:
-            worker = dist.recv(request, group=self._links, tag=REQUEST)
+    def _attend(self, worker: int) -> None:
+        """To what another rank's worker asks for, until it leaves."""
+        request = _request(TAKES)
+        while True:
+            self._receive(request, worker, REQUEST)
+            if request[0] == LEAVES:
+                return
             self._requested(worker, request.tolist())
 
     def _requested(self, worker: int, request: Sequence[float]) -> None:
-        takes_weights, work, *figures = request
+        wish, work, *figures = request
         with self._lock:  # of this rank's own worker, and of the others'
-            if not takes_weights:
+            if wish == HANDS_IN:
                 self._figures[worker] = int(work), tuple(figures)
-            for grant in self._order.ask(worker, takes_weights=bool(takes_weights)):
+            for grant in self._order.ask(worker, takes_weights=wish == TAKES):
                 self._emit(grant)
 
     def _emit(self, grant: Grant) -> None:
@@ -165,7 +227,6 @@ class ParameterServer:
             self._send(torch.tensor(grant), grant.worker, REPLY)
         if grant.number < 0:
             self._num_done += 1
-            self._num_others_done += grant.worker != 0
             # A worker asks for more when its last gradient is handed in: all of them are.
             if self._num_done == self._num_ranks:
                 self._notify_servers(grant)
@@ -176,10 +237,16 @@ class ParameterServer:
             self._send(torch.tensor(event), rank, EVENT)
 
     def _send(self, values: Tensor, rank: int, tag: int) -> None:
-        if len(values):
+        if not len(values):
+            return
+        under_way = self._sends.setdefault((rank, tag), deque())
+        with _link_to(rank):
+            # Whoever asks again has what it was sent before: those end at once. A server takes its events in order.
+            while len(under_way) >= (MAX_EVENTS if tag == EVENT else 1):
+                under_way.popleft()[0].wait()
             work = dist.isend(values, group=self._links, group_dst=rank, tag=tag)
-            assert work is not None, "this process takes part in the group"
-            self._sends.append((work, values))
+        assert work is not None, "this process takes part in the group"
+        under_way.append((work, values))
 
     # The server's side.
 
@@ -187,7 +254,7 @@ class ParameterServer:
         while (event := self._next_event()).number >= 0:
             if not event.takes_weights:
                 is_own = event.worker == self._rank
-                flat = self._gradients.get() if is_own else self._received(self._own, event.worker, GRADIENT)
+                flat = self._next_of(self._gradients) if is_own else self._received(self._own, event.worker, GRADIENT)
                 sizes = [value.numel() for value in self._own]
                 parts = [part.view_as(value) for part, value in zip(torch.split(flat, sizes), self._own, strict=True)]
                 self._apply(event.number, event.number - event.version, parts)
@@ -199,13 +266,48 @@ class ParameterServer:
                 self._send(flat, event.worker, WEIGHTS)
 
     def _next_event(self) -> Grant:
-        return self._events.get() if self._rank == 0 else self._grant_from(0, EVENT)
+        return self._next_of(self._events) if self._rank == 0 else self._grant_from(0, EVENT)
 
-    def _guarded(self, run: Callable[[], Any]) -> None:
+    def _guarded(self, run: Callable[[], None]) -> None:
         try:
             run()
-        except BaseException as error:  # told by `finish`, in the thread that can
-            self._error = error
+        except BaseException as error:  # raised in the thread that can, at the end of `with`
+            self._fail(error)
+        finally:
+            self._ended.put(None)
+
+    def _fail(self, error: BaseException) -> None:
+        """Let nobody wait on, here or on another rank. What comes of it is an echo."""
+        with self._failing:
+            is_first = self._error is None
+            # A wait that was too long closes all pairs, and the threads that this wakes may come here before it does.
+            if self._error is None or (_CLOSED_HERE in str(self._error) and _CLOSED_HERE not in str(error)):
+                self._error = error
+        if not is_first:
+            return
+        for each in (self._events, self._replies, self._weights, self._gradients):
+            each.put(None)
+        # A message that nobody sends and that is waited for no longer: gloo closes all pairs then, which wakes whoever
+        # waits on either side. Of a pair that is broken already it says so at once, and lets the others be.
+        for rank in range(self._num_ranks):
+            if rank != self._rank:
+                with contextlib.suppress(RuntimeError):
+                    work = dist.irecv(torch.zeros(1), group=self._links, group_src=rank, tag=NEVER)
+                    assert work is not None, "this process takes part in the group"
+                    work.wait(timedelta(milliseconds=1))
+
+
+@contextlib.contextmanager
+def _link_to(rank: int) -> Iterator[None]:
+    """Raises `ConnectionError`, by which it is known that not this rank failed first."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ConnectionError(f"rank {rank} did not answer, or its connection broke: {error}") from error
+
+
+def _request(wish: float, work: int = 0, *figures: float) -> Tensor:
+    return torch.tensor([wish, work, *(figures or [0.0] * NUM_FIGURES)], dtype=torch.float64)
 
 
 def _flat(values: Sequence[Tensor]) -> Tensor:

@@ -2,10 +2,12 @@
 
 Forks as many ranks as the job says, which train a small model and write down what it came to. Rank 1 may halt in its
 first batch: its worker until rank 0 has gone on as far as the bound allows, then the whole rank, until it is continued.
+Or a rank fails there, or in an update of what it serves, or dies; the others write down what became of them.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -25,6 +27,7 @@ from headway.training.config.optimizer import OptimizerSpec
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.engine.asynchronous_learner import AsynchronousLearner, WorkItem
+from headway.training.launch.base.process_tree import die_with_parent
 from headway.training.ranks.distributed import ProcessGroup, enable_determinism
 from tests.training.exact.cases import batch, shipped
 
@@ -59,6 +62,10 @@ def digest(learner: AsynchronousLearner) -> str:
     return found.hexdigest()
 
 
+def planted(*_: Any) -> None:
+    raise ValueError("planted")
+
+
 def run_rank(folder: Path, job: dict[str, Any], rank: int) -> None:
     world_size = job["world_size"]
     enable_determinism(1)
@@ -68,10 +75,19 @@ def run_rank(folder: Path, job: dict[str, Any], rank: int) -> None:
     recipe, spec = case(job)
     gang = ProcessGroup(rank=rank, world_size=world_size, device=torch.device("cpu"))
     learner = AsynchronousLearner(recipe, spec, gang)
+    fails = job.get("fails") if rank == job.get("failing_rank") else None
+    if fails == "update":
+        learner._move = planted  # type: ignore[method-assign]
     halted, begun = False, folder / "begun"
 
     def began(window: int) -> None:
         nonlocal halted
+        if fails == "batch":
+            planted()
+        if fails == "freezes":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if fails == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
         if rank == 0:
             with begun.open("a") as file:
                 file.write("x")
@@ -82,15 +98,24 @@ def run_rank(folder: Path, job: dict[str, Any], rank: int) -> None:
                 os.sched_yield()
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    rounds, digests, losses, done = [], [], [], 0
+    rounds, digests, losses, done, held = [], [], [], 0, 0
+    size = sum(value.numel() for value in learner._own.values())
+
+    def on_update(_number: int) -> None:
+        nonlocal held
+        if job.get("counts"):
+            flat = [each for each in gc.get_objects() if isinstance(each, torch.Tensor) and each.shape == (size,)]
+            held = max(held, len(flat))
+
     while done < job["steps"]:
         end = learner.round_end(done, lambda step: step == job.get("validated"))
-        updates = learner.train_round(done, works(recipe, spec, done, end, began))
+        updates = learner.train_round(done, works(recipe, spec, done, end, began), on_update)
         rounds.append([[each.work, each.version, each.worker] for each in learner.arrivals])
         digests.append(digest(learner))
         losses += [[update.sums.nats.hex(), update.grad_norm.hex(), update.lr] for update in updates]
         done = end
-    (folder / f"rank-{rank}.json").write_text(json.dumps({"rounds": rounds, "digests": digests, "losses": losses}))
+    found = {"rounds": rounds, "digests": digests, "losses": losses, "held": held}
+    (folder / f"rank-{rank}.json").write_text(json.dumps(found))
     if world_size > 1:
         dist.barrier()
         dist.destroy_process_group()
@@ -101,12 +126,16 @@ def main(path: Path) -> None:
     for rank in range(job["world_size"]):
         process = os.fork()
         if process == 0:
+            die_with_parent()
             code = 1
             try:
                 run_rank(path.parent, job, rank)
                 code = 0
-            except BaseException:
+            except BaseException as error:
                 traceback.print_exc()
+                (path.parent / f"rank-{rank}.json").write_text(
+                    json.dumps({"error": type(error).__name__, "what": str(error)})
+                )
             finally:
                 os._exit(code)
         ranks.append(process)
@@ -114,6 +143,13 @@ def main(path: Path) -> None:
         _, status = os.waitpid(ranks[1], os.WUNTRACED)
         assert os.WIFSTOPPED(status)
         os.kill(ranks[1], signal.SIGCONT)
+    if job.get("fails") == "freezes":
+        frozen = ranks.pop(job["failing_rank"])
+        for process in ranks:
+            os.waitpid(process, 0)
+        os.kill(frozen, signal.SIGKILL)
+        os.waitpid(frozen, 0)
+        return
     codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in ranks]
     if any(codes):
         sys.exit(f"failed: {codes}")

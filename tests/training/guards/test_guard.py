@@ -53,6 +53,14 @@ def test_by_default_a_number_that_is_not_finite_stops_the_run_with_advice(loss, 
     ]
 
 
+def test_where_ranks_do_not_wait_an_alarm_names_the_batch_and_its_rank():
+    made, alarms = guard()
+    with pytest.raises(TrainingFailed, match="step 8, batch 11 on rank 2") as raised:
+        made.check(7, NAN, 1.0, (11, 2))
+    assert "skip" not in raised.value.advice, "later updates stand on it"
+    assert alarms[0]["window"] == 11 and "batch 11 on rank 2" in alarms[0]["what"]
+
+
 def test_skipping_leaves_out_one_window_and_tries_the_step_again_until_the_budget_is_spent():
     made, alarms = guard(non_finite="skip")
     assert made.check(0, 2.0, 1.0)

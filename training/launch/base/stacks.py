@@ -16,7 +16,7 @@ _BETWEEN = re.compile(r"-packages/torch/(?!distributed/).+\.py$|/contextlib\.py$
 """What stands between an operation and whoever asked for it."""
 _MEETING = re.compile(
     r"/torch/distributed/(?!tensor/).+\.py$"  # but not where a split tensor's operations are worked out
-    r"|/training/(ranks/(communication|distributed)|observe/traffic"
+    r"|/training/(ranks/(communication|distributed|parameter_server)|observe/traffic"
     r"|parallel/(exact_shards|replica_sum|stage_link|metered_\w+))\.py$"
 )
 """Files whose frames are innermost where a rank waits for its peers: `Work.wait` has no frame of its own."""

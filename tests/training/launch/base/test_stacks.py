@@ -63,6 +63,7 @@ def test_a_crash_is_named_by_the_thread_that_it_happened_in() -> None:
         "/site-packages/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py foreach_reduce",
         "/run/code.zip/training/ranks/communication.py finish",
         "/run/code.zip/training/ranks/communication.py gather",
+        "/run/code.zip/training/ranks/parameter_server.py _next_of",
         "/run/code.zip/training/parallel/exact_shards.py __call__",
         "/run/code.zip/training/parallel/replica_sum.py finish",
         "/run/code.zip/training/parallel/stage_link.py _receive",
