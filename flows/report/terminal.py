@@ -134,7 +134,7 @@ def notice_line(event: Event) -> str:
     name = str(event["event"])
     if name.startswith("stage.") and "duration_s" in event:
         return stage_line(event)
-    if is_crowding(event) or (name == "federated.round" and not event["what"]):
+    if is_crowding(event) or (name == "federated.round" and event.get("what") == ""):
         return ""
     if name == "restore" and event.get("outcome") == "ok" and (event.get("step") or event.get("quarantined")):
         step = event["step"]

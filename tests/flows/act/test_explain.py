@@ -111,7 +111,8 @@ def test_what_is_said_to_run_nothing_is_in_no_stages_key() -> None:
         assert explain(f"shards.{name}").effect.startswith("shard runs anew") == is_in_key, name
     for name in type(spec.training).model_fields:
         # An absent value leaves some out.
-        is_in_key = name in spec.training.identity or name in ("ema", "validation", "max_epochs", "batch_ramp", "sync")
+        absent = ("ema", "validation", "max_epochs", "batch_ramp", "sync", "asynchronous")
+        is_in_key = name in spec.training.identity or name in absent
         assert explain(f"training.{name}").effect.startswith("launch runs anew") == is_in_key, name
     inputs = registration_inputs(spec.registry, Link(kind="checkpoint", sha256="0" * 64))
     for name in type(spec.registry).model_fields:

@@ -183,7 +183,8 @@ def test_a_run_cut_within_its_validations_and_continued_on_other_numbers_of_rank
         for other in ranks:
             if number == signal.SIGKILL:  # as their guard does
                 other.kill()
-            assert other.wait(DEADLINE_S) == code
+            # One that notices that a peer is gone may end by itself before.
+            assert other.wait(DEADLINE_S) in ({code, 1} if number == signal.SIGKILL else {code})
         assert code == (-signal.SIGKILL if number == signal.SIGKILL else RunStopped.exit_code), validated.log(tmp_path)
         if number == signal.SIGTERM:
             *_, last = events(tmp_path, "validation")
