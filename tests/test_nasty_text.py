@@ -479,6 +479,7 @@ def test_a_console_takes_no_text_for_markup_however_it_is_given() -> None:
     assert stream.getvalue() == "[/x] :smile: \\x1b[31m[bold] \\u202e|"
 
 
+@pytest.mark.process
 def test_only_one_module_makes_a_console_and_only_one_prints() -> None:
     """So that nobody has to remember to escape."""
     found = []
