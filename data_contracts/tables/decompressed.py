@@ -44,10 +44,8 @@ def opened(path: Path, where: str) -> Iterator[Any]:
             yield stream
 
 
-class _Bounded(io.RawIOBase):
-    def __init__(self, inner: Any, raw: Any, where: str) -> None:
-        self._inner, self._raw, self._where = inner, raw, where
-        self.num_bytes = 0
+class ReadByBytes(io.RawIOBase):
+    """What says what it has by `read`, also for whoever brings a buffer."""
 
     def readable(self) -> bool:
         return True
@@ -57,6 +55,12 @@ class _Bounded(io.RawIOBase):
         data = self.read(len(view))
         view[: len(data)] = data
         return len(data)
+
+
+class _Bounded(ReadByBytes):
+    def __init__(self, inner: Any, raw: Any, where: str) -> None:
+        self._inner, self._raw, self._where = inner, raw, where
+        self.num_bytes = 0
 
     def read(self, size: int = -1) -> bytes:
         for tell in on_read:

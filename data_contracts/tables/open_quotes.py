@@ -7,24 +7,20 @@ them is known by its bytes as they are read. Any other is looked through once mo
 from __future__ import annotations
 
 import codecs
-import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from headway.data_contracts.store.errors import DataError
-from headway.data_contracts.tables.decompressed import CHUNK_BYTES, opened
+from headway.data_contracts.tables.decompressed import CHUNK_BYTES, ReadByBytes, opened
 from headway.data_contracts.tables.source_spec import CsvOptions
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 BLANKS = " \t"
 """Between the quote that closes a value and what parts it from the next, they are a habit and no sign of lost rows."""
 
 
-class QuoteCount(io.RawIOBase):
+class QuoteCount(ReadByBytes):
     """A file's bytes as they are read, and whether each of its quotes stands where RFC 4180 has one.
 
     Quotes open and close in turn. One that opens follows a delimiter or the end of a line, and one that closes stands
@@ -46,15 +42,6 @@ class QuoteCount(io.RawIOBase):
     @property
     def may_take_rows(self) -> bool:
         return self._is_doubtful or self._is_open
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        view = memoryview(buffer)
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)
 
     def read(self, size: int = -1) -> bytes:
         data: bytes = self._stream.read(size)

@@ -1,6 +1,6 @@
 """What training came to, counted event by event: steps, tokens, collectives, checkpoints.
 
-Of rank 0, and of the flow around it. AddedUp of earlier and later events add up, so that a run that goes on is followed
+Of rank 0, and of the flow around it. Figures of earlier and later events add up, so that a run that goes on is followed
 by its new events alone.
 """
 

@@ -53,7 +53,7 @@ class StepCurve(AddedUp):
 
 
 class ValidationCurve(AddedUp):
-    """AddedUp of the rows apart that a run was validated on, each after its step."""
+    """Figures of the rows apart that a run was validated on, each after its step."""
 
     metric: Text
     step: list[Step]

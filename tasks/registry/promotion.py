@@ -20,7 +20,7 @@ from headway.tasks.registry.promotion_decision import (
     Subject,
 )
 from headway.tasks.registry.promotion_spec import PromotionSpec, SliceLimits
-from headway.training.evaluation.measures import GREATER_IS_BETTER, MIN_KEYS, shown_measure
+from headway.training.evaluation.measures import GREATER_IS_BETTER, MIN_KEYS, has_few_keys, shown_measure
 
 LEAK_KEY = "say `promotion: {label_leak: allow}`"
 LEAK_ADVICE = f"Take the column out of the inputs, or {LEAK_KEY} if it is known when the model is asked"
@@ -123,7 +123,7 @@ def versus_rival(report: EvaluationReport, margin: float = 0.0) -> PromotionChec
         name, rival, first = "baseline", report.gate_baseline, "first model, "
         value, difference = report.baselines[rival], report.baseline_difference
     gain = _gain(difference, report.greater_is_better)
-    is_told = not 0 < num_keys < MIN_KEYS
+    is_told = not has_few_keys(num_keys)
     better = gain.low > margin and is_told
     required = f" by more than {margin:g}" if margin else ""
     # In the label's own unit, which people know; what decides stays as it is.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headway.data_contracts.store.documents import Frozen, Interval, Link
 from headway.data_contracts.types.report_text import count
-from headway.training.evaluation.measures import MIN_KEYS
+from headway.training.evaluation.measures import MIN_KEYS, has_few_keys
 
 
 class ComparedVersion(Frozen):
@@ -81,7 +81,7 @@ class Comparison(Frozen):
     @property
     def has_few_keys(self) -> bool:
         """Whether no interval of these examples is to be trusted: rows of one key are alike."""
-        return 0 < self.num_keys < MIN_KEYS
+        return has_few_keys(self.num_keys)
 
     @property
     def examples_words(self) -> str:

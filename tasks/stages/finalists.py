@@ -19,7 +19,7 @@ from headway.tasks.reports.figures import num_keys, with_keys
 from headway.tasks.stages.scoring import only
 from headway.tasks.stages.trial_scores import CODE as SCORING
 from headway.tasks.stages.trial_scores import Scoring, TrialResult, ranking_spec, require_own
-from headway.training.evaluation.measures import KEY, MIN_KEYS
+from headway.training.evaluation.measures import KEY, has_few_keys
 from headway.training.evaluation.statistics import paired_difference_over_seeds
 
 CODE = (*SCORING, "headway.tasks.stages.finalists")
@@ -59,7 +59,7 @@ class FinalistsVerdict(Document):
 
     @property
     def has_few_keys(self) -> bool:
-        return 0 < self.num_keys < MIN_KEYS
+        return has_few_keys(self.num_keys)
 
     @property
     def keeps_second(self) -> bool:
@@ -150,7 +150,7 @@ def _compare(
             by_seed=tuple(by_seed),
             difference=difference,
             num_keys=keys,
-            is_decided=not (difference.low <= 0 <= difference.high or 0 < keys < MIN_KEYS)
+            is_decided=not (difference.low <= 0 <= difference.high or has_few_keys(keys))
             or len(failed[0]) != len(failed[1]),
         )
     )

@@ -28,7 +28,7 @@ from headway.tasks.stages.evaluate import CODE as JUDGING
 from headway.tasks.stages.scoring import ScoringHarness, only
 from headway.tasks.stages.starting_point import ResolvedStart
 from headway.training.config.shards import ShardSpec
-from headway.training.evaluation.measures import KEY, MIN_KEYS
+from headway.training.evaluation.measures import KEY, has_few_keys
 from headway.training.evaluation.statistics import ratio_interval
 from headway.training.launch.base.gang import LaunchSpec
 
@@ -58,7 +58,7 @@ class TrialScore(Document):
     @property
     def has_few_keys(self) -> bool:
         """Whether its interval is not to be trusted."""
-        return 0 < self.num_keys < MIN_KEYS
+        return has_few_keys(self.num_keys)
 
     def lower(self, value: float) -> float:
         """A figure of this measure as one of which less is better."""

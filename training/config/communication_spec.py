@@ -268,7 +268,7 @@ class SyncSpec(Frozen):
         """
         next_period = (step - self.start_after_steps) // self.period_steps + 1
         end = min(max_steps, self.start_after_steps + next_period * self.period_steps)
-        return next((done for done in range(step + 1, end) if is_due(done)), end)
+        return first_due(step, end, is_due)
 
     def leaving(self, done: int, max_steps: int) -> range:
         """Which fragments are exchanged once so many steps are done, which ended a round."""
@@ -327,6 +327,11 @@ class AsynchronousSpec(Frozen):
         return (
             f"asynchronous, staleness {self.staleness} at most{lr}; ranks meet every {self.meet_every_steps:,} updates"
         )
+
+
+def first_due(step: int, end: int, is_due: Callable[[int], bool]) -> int:
+    """How many steps are done when the first validation behind `step` is due, `end` at most."""
+    return next((done for done in range(step + 1, end) if is_due(done)), end)
 
 
 def _require_islands(islands: int) -> None:

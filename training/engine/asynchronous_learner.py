@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from headway.data_contracts.store.errors import ConfigError, IntegrityError
-from headway.training.config.communication_spec import AsynchronousSpec
+from headway.training.config.communication_spec import AsynchronousSpec, first_due
 from headway.training.config.parallel import ParallelSpec
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.engine.arrivals import SCRIPT_NAME, Script, require_possible
@@ -125,8 +125,7 @@ class AsynchronousLearner(Learner):
             is_due: whether so many are followed by a validation.
         """
         every = self._asynchronous.meet_every_steps
-        end = min(self._spec.max_steps, (step // every + 1) * every)
-        return next((done for done in range(step + 1, end) if is_due(done)), end)
+        return first_due(step, min(self._spec.max_steps, (step // every + 1) * every), is_due)
 
     def train_round(
         self, done: int, works: Sequence[WorkItem], on_update: Callable[[int], None] = lambda _number: None

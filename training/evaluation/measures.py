@@ -36,6 +36,13 @@ KEY: Final = "key"
 """Beside the sums of examples, which key each belongs to, counted from 0, where rows of one key go together."""
 MIN_KEYS: Final = 10
 """Of fewer, an interval that is drawn key by key says little: of one key it has no width at all."""
+
+
+def has_few_keys(num_keys: int) -> bool:
+    """Whether no interval of examples of so many keys is to be trusted; 0: each is drawn alone."""
+    return 0 < num_keys < MIN_KEYS
+
+
 Sums = Mapping[str, NDArray[Any]]
 """One value an example, by name: `targets`; `nats`, and `bytes` of a text or `correct` of a classifier; of a number
 `squared_error`, and `variation`, its squared distance from the mean of the split."""

@@ -449,10 +449,7 @@ class _Session:
         if step.ends_round and isinstance(self._learner, FederatedLearner) and self._process_group.leads:
             self._rank.ledger.event("federated.round", step=step.number, **self._learner.round_fields())
         if step.ends_round and isinstance(self._learner, AsynchronousLearner) and self._process_group.leads:
-            arrivals = [
-                [self._guard.plan.window(each.work), each.version, each.worker] for each in self._learner.arrivals
-            ]
-            self._rank.ledger.event("asynchronous.round", step=step.number, arrivals=arrivals)
+            self._rank.ledger.event("asynchronous.round", step=step.number, arrivals=self._learner.arrivals)
         # In the midst of a round it was told at the time.
         if step.ends_round:
             self._profiler.at_boundary(step.number)

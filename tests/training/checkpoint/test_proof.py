@@ -11,7 +11,7 @@ from torch import nn
 from headway.data_contracts.store.documents import Link
 from headway.data_contracts.store.errors import IntegrityError
 from headway.training.checkpoint.pieces import Content
-from headway.training.checkpoint.proof import check_proof, fingerprint, proof_loss
+from headway.training.checkpoint.proof import check_proof, fingerprint, proof_loss, use_training_mode
 from headway.training.ranks.distributed import ProcessGroup
 from headway.training.recipes.protocol import Losses
 from tests.training.checkpoint.conftest import save_checkpoint
@@ -74,3 +74,10 @@ def test_the_loss_is_measured_in_evaluation_mode_and_leaves_the_mode_as_it_was()
     assert proof_loss(Modes(), model, {}) == 2.0
     assert seen == [False]
     assert model.training
+
+
+def test_a_part_that_was_left_in_evaluation_mode_trains_again():
+    model = nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.Dropout(0.5)))
+    model[1][0].eval()
+    use_training_mode(model)
+    assert all(module.training for module in model.modules())

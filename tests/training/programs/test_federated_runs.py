@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Any
 
 import pytest
 
 from headway.training.config.checkpoints import CheckpointSpec
 from headway.training.config.training_spec import TrainingSpec
+from tests.training.programs.test_island_runs import EVERY, NUM_STEPS, killed_in_mid_round
 from tests.training.programs.test_unequal_ranks import digest, events
 
 pytestmark = pytest.mark.process
-EVERY, NUM_STEPS = 8, 44
-"""The last round is a short one."""
 FEDERATED = {"personal": ["norm.*"], "proximal": 0.1, "lost_fraction": 0.2}
 
 
@@ -49,13 +47,7 @@ def test_a_kill_in_the_midst_of_a_round_ends_on_other_ranks_with_the_bits_of_non
     project, tiny_training, alone, tmp_path, until
 ):
     run = project.publish_run(federated(tiny_training))
-    ranks = project.start(run, tmp_path, world_size=2)
-    seen = tmp_path / "attempts/000/ledger/rank-1.jsonl"
-    until(lambda: seen.exists() and any(event["step"] == 16 for event in events(project, tmp_path, "checkpoint", 1)))
-    until(lambda: len(events(project, tmp_path, "step", 1)) >= 3 * EVERY)
-    for rank in ranks:
-        rank.send_signal(signal.SIGKILL)
-        rank.wait(60)
+    killed_in_mid_round(project, run, tmp_path, until)
     # Two ranks share each client now.
     assert project.train(run, tmp_path, world_size=4) == [0] * 4, project.log(tmp_path)
     assert digest(tmp_path) == alone

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +38,17 @@ def alone(shared_project, tiny_training, tmp_path_factory) -> str:
     return digest(run_dir)
 
 
+def killed_in_mid_round(project: Any, run: Any, run_dir: Path, until: Any) -> None:
+    """Two ranks, behind their checkpoint of two rounds of `EVERY` steps, in the midst of the fourth round."""
+    ranks = project.start(run, run_dir, world_size=2)
+    seen = run_dir / "attempts/000/ledger/rank-1.jsonl"
+    until(lambda: seen.exists() and any(event["step"] == 16 for event in events(project, run_dir, "checkpoint", 1)))
+    until(lambda: len(events(project, run_dir, "step", 1)) >= 3 * EVERY)
+    for rank in ranks:
+        rank.send_signal(signal.SIGKILL)
+        rank.wait(60)
+
+
 def test_each_step_of_a_round_has_a_record_and_the_last_one_its_exchange(project, tiny_training, alone, tmp_path):
     run = project.publish_run(apart(tiny_training))
     assert project.train(run, tmp_path, world_size=2) == [0, 0], project.log(tmp_path)
@@ -57,13 +69,7 @@ def test_a_kill_in_the_midst_of_a_round_ends_on_other_ranks_with_the_bits_of_non
     project, tiny_training, alone, tmp_path, until
 ):
     run = project.publish_run(apart(tiny_training))
-    ranks = project.start(run, tmp_path, world_size=2)
-    seen = tmp_path / "attempts/000/ledger/rank-1.jsonl"
-    until(lambda: seen.exists() and any(event["step"] == 16 for event in events(project, tmp_path, "checkpoint", 1)))
-    until(lambda: len(events(project, tmp_path, "step", 1)) >= 3 * EVERY)
-    for rank in ranks:
-        rank.send_signal(signal.SIGKILL)
-        rank.wait(60)
+    killed_in_mid_round(project, run, tmp_path, until)
     assert project.train(run, tmp_path, world_size=3) == [0] * 3, project.log(tmp_path)
     assert digest(tmp_path) == alone
 
