@@ -127,7 +127,7 @@ def init_process_group(*, rank: int, world_size: int) -> Iterator[ProcessGroup]:
         yield ProcessGroup(rank=rank, world_size=world_size, device=device, traffic=TrafficMeter(device))
         return
     with store_of_attempt(rank, world_size, PATIENCE_S) as store:
-        timeout = _collective_timeout()
+        timeout = collective_timeout()
         backend = "nccl" if device.type == "cuda" else "gloo"
         if store is None:  # torchrun was started by hand, and says by the environment where ranks meet
             dist.init_process_group(backend, timeout=timeout)
@@ -157,11 +157,11 @@ def links_of(process_group: ProcessGroup) -> dist.ProcessGroup | None:
     """For messages from one rank to another, of CPU tensors; all ranks call it at once. None: this one is alone."""
     if process_group.world_size == 1:
         return None
-    links: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=_collective_timeout())
+    links: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=collective_timeout())
     return links
 
 
-def _collective_timeout() -> timedelta:
+def collective_timeout() -> timedelta:
     return timedelta(seconds=float(os.environ.get(protocol.COLLECTIVE_TIMEOUT_S, COLLECTIVE_TIMEOUT_S)))
 
 

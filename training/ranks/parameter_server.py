@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from headway.training.observe.traffic import size_bytes
 from headway.training.ranks.arrival_order import Arrival, ArrivalOrder, Grant
-from headway.training.ranks.distributed import ProcessGroup
+from headway.training.ranks.distributed import ProcessGroup, collective_timeout
 
 REQUEST, REPLY, EVENT, WEIGHTS, GRADIENT, NEVER = range(1, 7)
 """Tags: each kind of message has an order of its own between two ranks."""
@@ -88,6 +89,8 @@ class ParameterServer:
         self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._sends: dict[tuple[int, int], deque[tuple[dist.Work, Tensor]]] = {}
         """Under way, by rank and tag: nobody waits for a worker that has not come to take what it was granted."""
+        self._silent_since_s: dict[int, float] = {}
+        """When rank 0 began to wait for what each worker asks for next; not of those that have left."""
         self._num_done = 0
         self._failing = threading.Lock()
         self._error: BaseException | None = None
@@ -201,10 +204,21 @@ class ParameterServer:
         """To what another rank's worker asks for, until it leaves."""
         request = _request(TAKES)
         while True:
-            self._receive(request, worker, REQUEST)
+            self._silent_since_s[worker] = time.monotonic()
+            try:
+                dist.recv(request, group=self._links, group_src=worker, tag=REQUEST)
+            except RuntimeError as error:
+                raise _no_answer(self._silent_beside(worker), error) from error
             if request[0] == LEAVES:
+                del self._silent_since_s[worker]
                 return
             self._requested(worker, request.tolist())
+
+    def _silent_beside(self, worker: int) -> list[int]:
+        """This rank, and others that have asked for nothing for long: some may only wait for the one that halted."""
+        long_ago_s = time.monotonic() - collective_timeout().total_seconds() / 2
+        since_s = dict(self._silent_since_s)  # other threads change it
+        return sorted({worker, *(rank for rank, began_s in since_s.items() if began_s < long_ago_s)})
 
     def _requested(self, worker: int, request: Sequence[float]) -> None:
         wish, work, *figures = request
@@ -303,7 +317,13 @@ def _link_to(rank: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise ConnectionError(f"rank {rank} did not answer, or its connection broke: {error}") from error
+        raise _no_answer([rank], error) from error
+
+
+def _no_answer(ranks: Sequence[int], error: RuntimeError) -> ConnectionError:
+    *others, last = map(str, ranks)
+    who = f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
+    return ConnectionError(f"{who} did not answer, or a connection broke: {error}")
 
 
 def _request(wish: float, work: int = 0, *figures: float) -> Tensor:

@@ -56,6 +56,14 @@ def test_any_part_of_it_may_be_asked_for_at_any_time(cuts: list[int], seed: int,
     assert np.array_equal(order.rows(np.arange(0, 120, share)), whole[::share])
 
 
+def test_a_client_that_is_drawn_again_goes_through_its_rows_in_another_order() -> None:
+    rounds = rounds_of([20, 20], every_steps=1)
+    found = ClientOrder(rounds, batch_rows=40, seed=3).rows(np.arange(80)).reshape(2, 2, 20)
+    first, second = ({int(part.min()) // 20: part.tolist() for part in of_round} for of_round in found)
+    assert first.keys() == second.keys() == {0, 1}
+    assert all(first[client] != second[client] for client in first)
+
+
 def test_a_round_draws_no_client_twice_and_all_about_as_often() -> None:
     rounds = rounds_of([3] * 10, drawn=4)
     drawn = np.stack([rounds.drawn(number) for number in range(3000)])
